@@ -1,0 +1,1 @@
+"""The operators in other frameworks' idiom: one file each, imported only on request."""

@@ -1,0 +1,1 @@
+"""Plan -> LLVM IR. Never touches arrays."""

@@ -1,0 +1,1 @@
+"""What a layer computes, as text, picture and page."""

@@ -1,0 +1,1 @@
+"""Model files and arrays on disk: OpenVINO IR, ONNX, .npy."""

@@ -1,0 +1,1 @@
+"""Phases, algorithm, tiles and work split: pure functions of (Problem, Machine)."""

@@ -1,0 +1,41 @@
+"""What a plan needs to know of a machine. Pure data: a plan can be made for a machine that is not this one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["AVX2", "AVX512", "ISA", "ISAS", "NEON", "SSE2", "Machine"]
+
+
+@dataclass(frozen=True)
+class ISA:
+    """An instruction-set level: what code may use, and the register file a tile must fit in."""
+
+    name: str
+    triple: str
+    cpu: str
+    features: str
+    vector_bytes: int
+    registers: int
+    masked: bool  # lane masks cost nothing
+    half_conversion: bool  # f16 <-> f32 in hardware
+
+    def lanes(self, itemsize: int) -> int:
+        return self.vector_bytes // itemsize
+
+
+SSE2 = ISA("sse2", "x86_64-unknown-linux-gnu", "x86-64", "", 16, 16, False, False)
+AVX2 = ISA("avx2", "x86_64-unknown-linux-gnu", "x86-64-v3", "", 32, 16, False, True)
+AVX512 = ISA("avx512", "x86_64-unknown-linux-gnu", "x86-64-v4", "-prefer-256-bit", 64, 32, True, True)
+NEON = ISA("neon", "aarch64-unknown-linux-gnu", "generic", "+neon,+fp-armv8", 16, 32, False, True)
+ISAS = {isa.name: isa for isa in (SSE2, AVX2, AVX512, NEON)}
+
+
+@dataclass(frozen=True)
+class Machine:
+    """An ISA, the cores this process may use, and the private caches of one core."""
+
+    isa: ISA
+    cores: int
+    l1_bytes: int = 32 * 1024
+    l2_bytes: int = 512 * 1024

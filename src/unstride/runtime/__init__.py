@@ -1,0 +1,1 @@
+"""LLVM engine, code cache, thread pool, buffers, launch: the only place with ctypes and threads."""
