@@ -19,7 +19,7 @@ from math import prod
 
 from unstride.errors import AttributeValueError, FormatError, ShapeError, SizeLimitError
 
-__all__ = ["DATA_LAYOUTS", "DTYPE_BYTES", "FILTER_LAYOUTS", "Problem"]
+__all__ = ["DATA_LAYOUTS", "DTYPE_BYTES", "FILTER_LAYOUTS", "Problem", "Structure"]
 
 DTYPE_BYTES = {"f32": 4, "f16": 2, "bf16": 2, "f64": 8}
 DATA_LAYOUTS = ("NCX", "NXC")
@@ -31,6 +31,37 @@ MAX_AXES = 16
 
 _FIELDS = ("n", "g", "i", "o", "x", "k", "s", "d", "b", "y")
 _TEXT_LIMIT = 2000
+
+
+@dataclass(frozen=True)
+class Structure:
+    """What is known of a case before any array size is: all that machine code and packed weights depend on."""
+
+    direction: str
+    dtype: str
+    data_layout: str
+    filter_layout: str
+    groups: int
+    ci: int
+    co: int
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+
+    @property
+    def rank(self) -> int:
+        """The number of spatial axes."""
+        return len(self.kernel)
+
+    @property
+    def itemsize(self) -> int:
+        return DTYPE_BYTES[self.dtype]
+
+    @property
+    def filter_shape(self) -> tuple[int, ...]:
+        """The filter with its group axis apart, in filter_layout order."""
+        sizes = {"G": (self.groups,), "I": (self.ci,), "O": (self.co,), "X": self.kernel}
+        return tuple(size for letter in self.filter_layout for size in sizes[letter])
 
 
 @dataclass(frozen=True)
@@ -81,6 +112,12 @@ class Problem:
             if prod(max(size, 1) for size in shape) * self.itemsize > MAX_BYTES:
                 raise SizeLimitError(name, shape, f"an array may hold at most 2**{MAX_BYTES.bit_length() - 1} bytes")
 
+    @cached_property
+    def structure(self) -> Structure:
+        """This case without its sizes."""
+        head = (self.direction, self.dtype, self.data_layout, self.filter_layout, self.groups, self.ci, self.co)
+        return Structure(*head, self.kernel, self.stride, self.dilation)
+
     @property
     def rank(self) -> int:
         """The number of spatial axes."""
@@ -118,11 +155,9 @@ class Problem:
     def result_shape(self) -> tuple[int, ...]:
         return self.large_shape if self.direction == "scatter" else self.small_shape
 
-    @cached_property
+    @property
     def filter_shape(self) -> tuple[int, ...]:
-        """The filter with its group axis apart, in filter_layout order."""
-        sizes = {"G": (self.groups,), "I": (self.ci,), "O": (self.co,), "X": self.kernel}
-        return tuple(size for letter in self.filter_layout for size in sizes[letter])
+        return self.structure.filter_shape
 
     @cached_property
     def macs(self) -> int:
