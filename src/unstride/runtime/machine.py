@@ -1,0 +1,116 @@
+"""The machine this process runs on, as plans want to know it. Reads /proc and /sys only: LLVM is not needed for it."""
+
+from __future__ import annotations
+
+import os
+import platform
+from functools import cache
+from pathlib import Path
+
+from unstride.errors import AttributeValueError
+from unstride.plan.machine import AVX2, AVX512, ISA, ISAS, NEON, SSE2, Machine
+
+__all__ = ["cpu_features", "host", "usable_cores"]
+
+# The kernel's names for what the x86-64-v3 and x86-64-v4 levels promise to the code generator.
+_V3 = frozenset("avx avx2 bmi1 bmi2 f16c fma abm movbe".split())
+_V4 = frozenset("avx512f avx512bw avx512cd avx512dq avx512vl".split())
+
+
+@cache
+def host() -> Machine:
+    """This machine: the widest instruction set it has, the cores this process may use, its private caches.
+
+    `UNSTRIDE_ISA` (sse2, avx2, avx512) chooses a narrower instruction set; one the processor lacks is refused.
+    """
+    return Machine(_isa(), usable_cores(), _cache_bytes(1, 32 * 1024), _cache_bytes(2, 512 * 1024))
+
+
+def usable_cores() -> int:
+    """Cores this process may use now: the affinity mask, and the CPU quota of its control group if that is smaller."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(allowed, _quota_cores() or allowed))
+
+
+@cache
+def cpu_features() -> frozenset[str]:
+    """What the kernel says the processor can do (`flags` on x86, `Features` on ARM); empty if it does not say."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                name, _, value = line.partition(":")
+                if name.strip() in ("flags", "Features"):
+                    return frozenset(value.split())
+    except OSError:
+        pass
+    return frozenset()
+
+
+def _isa() -> ISA:
+    best = _best_isa()
+    wanted = os.environ.get("UNSTRIDE_ISA", "").strip().lower()
+    if not wanted or wanted == best.name:
+        return best
+    choices = _runnable(best)
+    if wanted not in choices:
+        raise AttributeValueError("UNSTRIDE_ISA", wanted, f"this processor runs {', '.join(choices)}", "choose one of these")
+    return ISAS[wanted]
+
+
+def _runnable(best: ISA) -> list[str]:
+    levels = [SSE2.name, AVX2.name, AVX512.name]
+    return levels[: levels.index(best.name) + 1] if best.name in levels else [best.name]
+
+
+def _best_isa() -> ISA:
+    if platform.machine().lower() in ("aarch64", "arm64"):
+        return NEON
+    features = cpu_features()
+    if not features >= _V3:
+        return SSE2
+    return AVX512 if features >= _V4 else AVX2
+
+
+def _cache_bytes(level: int, default: int) -> int:
+    """The size of the first core's data (or unified) cache of a level."""
+    for entry in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        if _read(entry / "level") == str(level) and _read(entry / "type") in ("Data", "Unified"):
+            size = _read(entry / "size")
+            if size.endswith("K") and size[:-1].isdigit():
+                return int(size[:-1]) * 1024
+    return default
+
+
+def _quota_cores() -> int | None:
+    """The control group's CPU quota, rounded up to whole cores; None without one."""
+    for line in _read(Path("/proc/self/cgroup")).splitlines():
+        hierarchy, controllers, path = (line.split(":", 2) + ["", ""])[:3]
+        if hierarchy == "0":
+            limit = _tightest(Path("/sys/fs/cgroup"), path, "cpu.max")
+        elif "cpu" in controllers.split(","):
+            limit = _tightest(Path("/sys/fs/cgroup/cpu"), path, "cpu.cfs_quota_us", "cpu.cfs_period_us")
+        else:
+            continue
+        if limit is not None:
+            return limit
+    return None
+
+
+def _tightest(root: Path, path: str, *files: str) -> int | None:
+    """The smallest quota among a control group and its ancestors."""
+    group = root / path.lstrip("/")
+    limits = []
+    for level in (group, *group.parents):
+        words = " ".join(_read(level / file) for file in files).split()
+        if len(words) == 2 and words[0].isdigit() and words[1].isdigit() and int(words[1]) > 0:
+            limits.append(max(1, -(-int(words[0]) // int(words[1]))))
+        if level == root:
+            break
+    return min(limits, default=None)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
