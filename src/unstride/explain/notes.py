@@ -1,0 +1,111 @@
+"""The sentences that go with a picture: title, window, one output spelled out, phases, what is not drawn."""
+
+from __future__ import annotations
+
+from itertools import islice, product
+from math import prod
+
+from unstride.explain.axis import Axis, axes_of
+from unstride.problem import Problem
+
+__all__ = ["border_words", "diagnosis", "equation", "shown_part", "summary", "window_line"]
+
+_TERMS = 4
+
+
+def _sizes(values: tuple[int, ...]) -> str:
+    return "×".join(map(str, values))
+
+
+def summary(problem: Problem) -> tuple[str, str]:
+    """A title, and a sentence for those who cannot see the picture."""
+    x, y = _sizes(problem.x), _sizes(problem.y)
+    if problem.direction == "gather":
+        title = f"Gradient of a transposed convolution, {problem.rank}D: {y} → {x}"
+    else:
+        title = f"Transposed convolution, {problem.rank}D: {x} → {y}"
+    words = f"Kernel {_sizes(problem.kernel)}, stride {_sizes(problem.stride)}, dilation {_sizes(problem.dilation)}. "
+    return title, words + diagnosis(axes_of(problem)[-2:])[1]
+
+
+def window_line(problem: Problem) -> str:
+    """The window in one line: with begin and Y everything is said."""
+    parts = [f"kernel {_sizes(problem.kernel)}", f"stride {_sizes(problem.stride)}"]
+    if any(d > 1 for d in problem.dilation):
+        parts.append(f"dilation {_sizes(problem.dilation)}")
+    return ", ".join([*parts, f"full {_sizes(problem.full)}, begin {_sizes(problem.begin)}, Y {_sizes(problem.y)}"])
+
+
+def border_words(problem: Problem) -> tuple[str, str]:
+    """What positions are called that the taps reach but the window leaves out, and the other way round."""
+    return ("read as zero", "never read") if problem.direction == "gather" else ("cropped", "zero")
+
+
+def equation(problem: Problem, axes: tuple[Axis, ...], chosen: tuple[int, ...]) -> str:
+    """One element of the result as the sum it is.
+
+    >>> p = Problem.parse("scatter f32 NCX GIOX n1 g1 i1 o1 x5 k3 s2 d1 b1 y9")
+    >>> equation(p, axes_of(p), (3,))
+    'y[3] = x[2]·w[0] + x[1]·w[2]'
+    """
+    per_axis = [
+        _gather_pairs(a, i) if problem.direction == "gather" else a.pairs(i + a.begin)
+        for a, i in zip(axes, chosen, strict=True)
+    ]
+    source, result = ("y", "x") if problem.direction == "gather" else ("x", "y")
+    terms = []
+    for pairs in islice(product(*per_axis), _TERMS):
+        places, taps = zip(*pairs, strict=True)
+        terms.append(f"{source}{_index(places)}·w{_index(taps)}")
+    more = prod(len(pairs) for pairs in per_axis) - len(terms)
+    left = f"{result}{_index(chosen)} = "
+    return left + (" + ".join(terms) or "0  (no tap reaches it)") + (f" + {more} more" if more > 0 else "")
+
+
+def _gather_pairs(axis: Axis, i: int) -> list[tuple[int, int]]:
+    """(position of y, tap) of the products of x[i] that exist."""
+    places = ((i * axis.stride + k * axis.dilation - axis.begin, k) for k in range(min(axis.kernel, 64)))
+    return [(o, k) for o, k in places if 0 <= o < axis.y]
+
+
+def _index(values: tuple[int, ...]) -> str:
+    return f"[{','.join(map(str, values))}]"
+
+
+def diagnosis(axes: tuple[Axis, ...]) -> tuple[str, str]:
+    """("even" | "uneven" | "holes", a sentence): how evenly the taps cover the result away from the borders."""
+    least = prod(axis.overlap[0] for axis in axes)
+    most = prod(axis.overlap[1] for axis in axes)
+    if least == most:
+        return "even", f"Even overlap: every inner output sums {_taps(most)}."
+    strides = _sizes(tuple(axis.stride for axis in axes))
+    if least == 0:
+        return "holes", f"Holes: some inner outputs receive no tap and are exactly zero, others {most}."
+    wish = _sizes(tuple(-(-axis.kernel // axis.stride) * axis.stride for axis in axes))
+    kernels = _sizes(tuple(axis.kernel for axis in axes))
+    reason = f"kernel {kernels} is not a multiple of stride {strides}"
+    return (
+        "uneven",
+        f"Uneven overlap, {least} to {_taps(most)}: {reason}, hence checkerboards. A {wish} kernel is even.",
+    )
+
+
+def _taps(count: int) -> str:
+    return f"{count} tap" if count == 1 else f"{count} taps"
+
+
+def shown_part(problem: Problem, limit: int) -> list[str]:
+    """What the picture leaves out, in words; empty where it leaves out nothing."""
+    notes = []
+    axes = axes_of(problem)
+    if len(axes) > 2:
+        notes.append(f"The last two of {len(axes)} spatial axes are drawn.")
+        for n, axis in enumerate(axes[:-2]):
+            notes.append(
+                f"Axis {n}: X {axis.x}, kernel {axis.kernel}, stride {axis.stride}, begin {axis.begin}, Y {axis.y}."
+            )
+    if any(axis.high - axis.low > limit for axis in axes[-2:]):
+        notes.append("Abridged: positions around the borders are drawn, ⋯ stands for the rest.")
+    if 0 in problem.y:
+        notes.append("The window is empty: nothing is computed.")
+    return notes
