@@ -1,6 +1,6 @@
 """One spatial axis of a problem, as a picture needs it: who reaches whom, how often, and what of it to draw.
 
-Everything here is closed-form integer arithmetic: an axis of two thousand million positions costs what one of nine does.
+Everything here is closed-form integer arithmetic: an axis of two thousand million positions costs what nine do.
 """
 
 from __future__ import annotations

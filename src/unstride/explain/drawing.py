@@ -192,7 +192,8 @@ class Drawing:
         body = "".join(self.parts)
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" class="us-picture" role="img" '
-            f'width="{width:g}" height="{height:g}" viewBox="0 0 {width:g} {height:g}" aria-label="{escape(f"{title}. {description}")}">'
+            f'width="{width:g}" height="{height:g}" viewBox="0 0 {width:g} {height:g}" '
+            f'aria-label="{escape(f"{title}. {description}")}">'
             f"<title>{escape(title)}</title><desc>{escape(description)}</desc><style>{STYLE}</style>"
             f'<rect x=".5" y=".5" width="{width - 1:g}" height="{height - 1:g}" rx="12" class="us-paper"/>'
             f'<g transform="translate({margin} {margin})">{body}</g></svg>\n'

@@ -2,38 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import islice, product
-from math import prod
+from math import gcd, prod
 
 from unstride.explain.axis import Axis, axes_of
 from unstride.problem import Problem
 
-__all__ = ["border_words", "diagnosis", "equation", "shown_part", "summary", "window_line"]
+__all__ = ["border_words", "diagnosis", "equation", "shown_part", "sizes", "summary", "window_line"]
 
 _TERMS = 4
 
 
-def _sizes(values: tuple[int, ...]) -> str:
-    return "×".join(map(str, values))
+def sizes(values: Iterable[int]) -> str:
+    """`(3, 4)` as it is read aloud."""
+    return "\N{MULTIPLICATION SIGN}".join(map(str, values))
 
 
 def summary(problem: Problem) -> tuple[str, str]:
     """A title, and a sentence for those who cannot see the picture."""
-    x, y = _sizes(problem.x), _sizes(problem.y)
+    x, y = sizes(problem.x), sizes(problem.y)
     if problem.direction == "gather":
         title = f"Gradient of a transposed convolution, {problem.rank}D: {y} → {x}"
     else:
         title = f"Transposed convolution, {problem.rank}D: {x} → {y}"
-    words = f"Kernel {_sizes(problem.kernel)}, stride {_sizes(problem.stride)}, dilation {_sizes(problem.dilation)}. "
+    words = f"Kernel {sizes(problem.kernel)}, stride {sizes(problem.stride)}, dilation {sizes(problem.dilation)}. "
     return title, words + diagnosis(axes_of(problem)[-2:])[1]
 
 
 def window_line(problem: Problem) -> str:
     """The window in one line: with begin and Y everything is said."""
-    parts = [f"kernel {_sizes(problem.kernel)}", f"stride {_sizes(problem.stride)}"]
+    parts = [f"kernel {sizes(problem.kernel)}", f"stride {sizes(problem.stride)}"]
     if any(d > 1 for d in problem.dilation):
-        parts.append(f"dilation {_sizes(problem.dilation)}")
-    return ", ".join([*parts, f"full {_sizes(problem.full)}, begin {_sizes(problem.begin)}, Y {_sizes(problem.y)}"])
+        parts.append(f"dilation {sizes(problem.dilation)}")
+    return ", ".join([*parts, f"full {sizes(problem.full)}, begin {sizes(problem.begin)}, Y {sizes(problem.y)}"])
 
 
 def border_words(problem: Problem) -> tuple[str, str]:
@@ -48,24 +50,23 @@ def equation(problem: Problem, axes: tuple[Axis, ...], chosen: tuple[int, ...]) 
     >>> equation(p, axes_of(p), (3,))
     'y[3] = x[2]·w[0] + x[1]·w[2]'
     """
-    per_axis = [
-        _gather_pairs(a, i) if problem.direction == "gather" else a.pairs(i + a.begin)
-        for a, i in zip(axes, chosen, strict=True)
-    ]
-    source, result = ("y", "x") if problem.direction == "gather" else ("x", "y")
+    gather = problem.direction == "gather"
+    source, result = ("y", "x") if gather else ("x", "y")
+    per_axis = [a.reads(i) if gather else a.taps(i + a.begin) for a, i in zip(axes, chosen, strict=True)]
     terms = []
-    for pairs in islice(product(*per_axis), _TERMS):
-        places, taps = zip(*pairs, strict=True)
-        terms.append(f"{source}{_index(places)}·w{_index(taps)}")
-    more = prod(len(pairs) for pairs in per_axis) - len(terms)
+    for taps in islice(product(*(taps[:_TERMS] for taps in per_axis)), _TERMS):
+        places = (_partner(a, i, k, gather) for a, i, k in zip(axes, chosen, taps, strict=True))
+        terms.append(f"{source}{_index(tuple(places))}·w{_index(taps)}")
+    more = prod(len(taps) for taps in per_axis) - len(terms)
     left = f"{result}{_index(chosen)} = "
     return left + (" + ".join(terms) or "0  (no tap reaches it)") + (f" + {more} more" if more > 0 else "")
 
 
-def _gather_pairs(axis: Axis, i: int) -> list[tuple[int, int]]:
-    """(position of y, tap) of the products of x[i] that exist."""
-    places = ((i * axis.stride + k * axis.dilation - axis.begin, k) for k in range(min(axis.kernel, 64)))
-    return [(o, k) for o, k in places if 0 <= o < axis.y]
+def _partner(axis: Axis, chosen: int, tap: int, gather: bool) -> int:
+    """The element on the other side that meets the chosen one through a tap."""
+    if gather:
+        return chosen * axis.stride + tap * axis.dilation - axis.begin
+    return axis.source(chosen + axis.begin, tap)
 
 
 def _index(values: tuple[int, ...]) -> str:
@@ -78,16 +79,22 @@ def diagnosis(axes: tuple[Axis, ...]) -> tuple[str, str]:
     most = prod(axis.overlap[1] for axis in axes)
     if least == most:
         return "even", f"Even overlap: every inner output sums {_taps(most)}."
-    strides = _sizes(tuple(axis.stride for axis in axes))
+    strides = sizes(tuple(axis.stride for axis in axes))
     if least == 0:
-        return "holes", f"Holes: some inner outputs receive no tap and are exactly zero, others {most}."
-    wish = _sizes(tuple(-(-axis.kernel // axis.stride) * axis.stride for axis in axes))
-    kernels = _sizes(tuple(axis.kernel for axis in axes))
+        return "holes", f"Holes: {_hole_reason(axes)}; some inner outputs are exactly zero, others sum {_taps(most)}."
+    wish = sizes(tuple(-(-axis.kernel // axis.stride) * axis.stride for axis in axes))
+    kernels = sizes(tuple(axis.kernel for axis in axes))
     reason = f"kernel {kernels} is not a multiple of stride {strides}"
     return (
         "uneven",
-        f"Uneven overlap, {least} to {_taps(most)}: {reason}, hence checkerboards. A {wish} kernel is even.",
+        f"Uneven overlap, {least} to {_taps(most)}: {reason}, hence checkerboards. A kernel of {wish} is even.",
     )
+
+
+def _hole_reason(axes: tuple[Axis, ...]) -> str:
+    if any(gcd(axis.stride, axis.dilation) > 1 for axis in axes):
+        return "stride and dilation share a factor, so taps skip positions"
+    return "the kernel is smaller than the stride"
 
 
 def _taps(count: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from unstride.explain.axis import Axis, Gap, visible
-from unstride.explain.drawing import Drawing, Track, crop_cell, heat_cell, phase_class
+from unstride.explain.drawing import Drawing, Track, crop_cell, fit, heat_cell, phase_class
 from unstride.explain.notes import border_words, equation
 from unstride.problem import Problem
 
@@ -19,7 +19,7 @@ def draw_line(pen: Drawing, problem: Problem, axis: Axis, top: int) -> int:
     gather = problem.direction == "gather"
     top = _kernel_row(pen, axis, top)
     rows = Track(_touching(axis, columns), _CELL - 4, top + 26)
-    chosen = _middle_input(rows) if gather else _busiest(axis, columns)
+    chosen: int | None = _middle_input(rows) if gather else _busiest(axis, columns)
     _matrix_frame(pen, problem, columns, rows)
     if chosen is not None:
         _band(pen, axis, columns, rows, chosen, gather)
@@ -29,12 +29,13 @@ def draw_line(pen: Drawing, problem: Problem, axis: Axis, top: int) -> int:
         pen.text(_LABELS / 2, at + 19, f"⋮ {count}", "us-mid us-soft us-small")
     bottom = _overlap_row(pen, axis, columns, rows.end + 14)
     bottom = _window_row(pen, problem, axis, columns, bottom + 8)
+    bottom += 20
     if chosen is not None:
         at = columns.offset(axis.begin + chosen)
         if not gather and at is not None:
-            pen.rect(at + 1, bottom - _CELL, _CELL - 2, _CELL - 2, "us-pick")
-        pen.text(0, bottom + 44, equation(problem, (axis,), (chosen,)), "us-mono us-pick-ink")
-        bottom += 44
+            pen.rect(at + 1, bottom - 20 - _CELL, _CELL - 2, _CELL - 2, "us-pick")
+        pen.text(0, bottom + 24, equation(problem, (axis,), (chosen,)), "us-mono us-pick-ink")
+        bottom += 24
     return bottom
 
 
@@ -54,7 +55,7 @@ def _kernel_row(pen: Drawing, axis: Axis, top: int) -> int:
 def _tap(pen: Drawing, axis: Axis, tap: int, x: float, y: float, height: int) -> None:
     name = phase_class(tap * axis.dilation % axis.stride)
     pen.rect(x + 2, y + 2, _CELL - 4, height - 4, name)
-    pen.text(x + _CELL / 2, y + height / 2 + 4, f"w{tap}", "us-mid us-mono us-on")
+    pen.text(x + _CELL / 2, y + height / 2 + 4, fit(f"w{tap}", 4), "us-mid us-mono us-on")
 
 
 def _touching(axis: Axis, columns: Track) -> list[int | Gap]:
@@ -82,12 +83,12 @@ def _matrix_frame(pen: Drawing, problem: Problem, columns: Track, rows: Track) -
     role = "result" if problem.direction == "gather" else "input"
     pen.text(0, rows.start - 8, f"{role} x", "us-head us-ink")
     for f, x in columns.places():
-        pen.text(x + columns.cell / 2, rows.start - 8, f, "us-mid us-mono us-tiny us-soft")
+        pen.text(x + columns.cell / 2, rows.start - 8, fit(str(f), 5), "us-mid us-mono us-tiny us-soft")
     for x, _ in columns.gaps():
         pen.text(x + columns.cell / 2, rows.start - 8, "⋯", "us-mid us-soft")
     for i, y in rows.places():
         pen.rect(46, y + 2, 44, rows.cell - 4, "us-cell")
-        pen.text(68, y + rows.cell / 2 + 4, f"x{i}", "us-mid us-mono us-ink")
+        pen.text(68, y + rows.cell / 2 + 4, fit(f"x{i}", 6), "us-mid us-mono us-ink")
 
 
 def _band(pen: Drawing, axis: Axis, columns: Track, rows: Track, chosen: int, gather: bool) -> None:
@@ -144,7 +145,7 @@ def _window_cell(pen: Drawing, axis: Axis, f: int, x: float, top: float) -> None
         return
     empty = not axis.taps(f)
     pen.rect(x + 2, top + 2, size, size, "us-zero" if empty else "us-cell", tip=f"y[{f - axis.begin}]")
-    pen.text(x + 17, top + 21, f"y{f - axis.begin}", f"us-mid us-mono {'us-soft' if empty else 'us-ink'}")
+    pen.text(x + 17, top + 21, fit(f"y{f - axis.begin}", 4), f"us-mid us-mono {'us-soft' if empty else 'us-ink'}")
 
 
 def _border_words(pen: Drawing, problem: Problem, axis: Axis, columns: Track, y: float) -> None:

@@ -1,4 +1,4 @@
-"""Two spatial axes as three planes: the inputs, the kernel with its dilation, and the positions with the window on them."""
+"""Two spatial axes as three planes: the inputs, the kernel as dilated, and the positions with the window on them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from itertools import product
 from typing import NamedTuple
 
 from unstride.explain.axis import Axis, Gap, visible
-from unstride.explain.drawing import Drawing, Track, crop_cell, heat_cell, phase_class
-from unstride.explain.notes import border_words, equation
+from unstride.explain.drawing import Drawing, Track, crop_cell, fit, heat_cell, phase_class
+from unstride.explain.notes import border_words, equation, sizes
 from unstride.problem import Problem
 
 __all__ = ["PLANE_POSITIONS", "draw_plane"]
@@ -83,7 +83,7 @@ def _grid_numbers(
             number = index - shift[axis]
             if limits is None or 0 <= number < limits[axis]:
                 x, y = (plane.columns.start - 12, at + 17) if axis == 0 else (at + _CELL / 2, plane.rows.start - 7)
-                pen.text(x, y, number, "us-mid us-mono us-tiny us-soft")
+                pen.text(x, y, fit(str(number), 4), "us-mid us-mono us-tiny us-soft")
         for at, _ in track.gaps():
             for _, other in (plane.columns if axis == 0 else plane.rows).places():
                 x, y = (other, at) if axis == 0 else (at, other)
@@ -99,7 +99,7 @@ def _draw_inputs(
     pen: Drawing, problem: Problem, axes: tuple[Axis, ...], plane: _Plane, chosen: tuple[int, ...] | None
 ) -> None:
     gather = problem.direction == "gather"
-    _heading(pen, plane, "result x" if gather else "input x", "×".join(str(axis.x) for axis in axes))
+    _heading(pen, plane, "result x" if gather else "input x", sizes(axis.x for axis in axes))
     _grid_numbers(pen, plane)
     used = set() if gather or not chosen else _sources(axes, chosen)
     colour = _phase_of(axes, chosen) if used and chosen else ""
@@ -122,7 +122,7 @@ def _phase_of(axes: tuple[Axis, ...], chosen: tuple[int, ...]) -> str:
 
 def _draw_kernel(pen: Drawing, axes: tuple[Axis, ...], plane: _Plane, chosen: tuple[int, ...] | None) -> None:
     """The taps at their dilated places, coloured by the phase they serve; those of the chosen output ringed."""
-    _heading(pen, plane, "kernel w", "×".join(str(axis.kernel) for axis in axes))
+    _heading(pen, plane, "kernel w", sizes(axis.kernel for axis in axes))
     _grid_numbers(pen, plane)
     used = set() if chosen is None else set(product(*(a.taps(o + a.begin) for a, o in zip(axes, chosen, strict=True))))
     for (r, y), (c, x) in product(plane.rows.places(), plane.columns.places()):
@@ -140,10 +140,10 @@ def _draw_field(
     pen: Drawing, problem: Problem, axes: tuple[Axis, ...], plane: _Plane, chosen: tuple[int, ...] | None
 ) -> None:
     gather = problem.direction == "gather"
-    sizes = (axes[0].y, axes[1].y)
-    detail = f"{sizes[0]}×{sizes[1]}, the number in a cell counts the products it is in"
+    limits = (axes[0].y, axes[1].y)
+    detail = f"{sizes(limits)}, the number in a cell counts the products it is in"
     _heading(pen, plane, "data y" if gather else "output y", detail)
-    _grid_numbers(pen, plane, (axes[0].begin, axes[1].begin), sizes)
+    _grid_numbers(pen, plane, (axes[0].begin, axes[1].begin), limits)
     shown = [[len(axis.taps(f)) for f, _ in track.places()] for axis, track in zip(axes, plane, strict=True)]
     most = max(shown[0], default=1) * max(shown[1], default=1) or 1
     for (r, y), (c, x) in product(plane.rows.places(), plane.columns.places()):

@@ -1,7 +1,7 @@
 """The picture of one problem as an SVG document: who reaches whom, what is cropped, what is zero, how taps overlap.
 
-One spatial axis is drawn as the matrix it is; two or more as the plane of the last two. Large layers are abridged around the
-borders that matter, and the picture says so.
+One spatial axis is drawn as the matrix it is; two or more as the plane of the last two. Large layers are abridged around
+the borders that matter, and the picture says so.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ def svg(source: Problem | HasProblem) -> str:
     title, description = summary(problem)
     pen.text(0, 14, title, "us-title us-ink")
     pen.text(0, 38, window_line(problem), "us-mono us-soft")
+    bottom: float
     bottom = draw_line(pen, problem, axes[0], 64) if len(axes) == 1 else draw_plane(pen, problem, axes[-2:], 64)
     bottom = _phase_panel(pen, axes[-2:], bottom + 34)
     bottom = _channel_panel(pen, problem, bottom + 30)
@@ -59,15 +60,15 @@ def _phase_panel(pen: Drawing, axes: tuple[Axis, ...], top: float) -> float:
     """Each phase of the output with the taps that serve it, and what their numbers mean for the result."""
     verdict, words = diagnosis(axes)
     pen.text(0, top, "phases", "us-head us-ink")
-    pen.text(128, top, words, f"us-small {'us-good' if verdict == 'even' else 'us-warn'}")
+    pen.text(128, top, words, f"us-small us-head {'us-good' if verdict == 'even' else 'us-warn'}")
     rows = axes[0] if len(axes) == 2 else Axis(1, 1, 1, 1, 0, 1)
     columns = axes[-1]
     width = min(columns.kernel, _TAPS_PER_PHASE) * _DOT + 24
     height = min(rows.kernel, _TAPS_PER_PHASE) * _DOT + 30
     shown = (min(rows.stride, _PHASES_PER_AXIS), min(columns.stride, _PHASES_PER_AXIS))
-    per_line = max(1, 900 // max(width, 76))
+    per_line = max(1, 900 // max(width, 92))
     for n, (ph, pw) in enumerate(product(range(shown[0]), range(shown[1]))):
-        x, y = n % per_line * max(width, 76), top + 16 + n // per_line * height
+        x, y = n % per_line * max(width, 92), top + 16 + n // per_line * height
         name = f"{ph},{pw}" if len(axes) == 2 else f"{pw}"
         count = len(rows.phase_taps(ph)) * len(columns.phase_taps(pw))
         pen.text(x, y + 12, f"{name}: {count} tap{'s' * (count != 1)}", "us-small us-soft")
@@ -100,7 +101,7 @@ def _channel_panel(pen: Drawing, problem: Problem, top: float) -> float:
         for offset, channels in ((0, reads), (78, writes)):
             first, last = g * channels, (g + 1) * channels - 1
             pen.rect(x + offset, y, 58, 24, phase_class(g))
-            span = f"{first}" if first == last else f"{first}–{last}"
+            span = f"{first}" if first == last else f"{first}-{last}"
             pen.text(x + offset + 29, y + 16, span, "us-mid us-mono us-on")
     if problem.groups > _GROUPS:
         pen.text(_GROUPS * 150, top + 32, "⋯", "us-soft")
