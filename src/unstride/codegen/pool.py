@@ -1,0 +1,525 @@
+"""The thread pool as LLVM IR: raw threads, one page of shared words, no lock held while work runs.
+
+A *job* is a block of eight 64-bit words that belongs to the caller (`JOB_WORDS`): the task function, its argument,
+the number of tasks, the first task not yet taken, the threads allowed, and whether to return to the caller now and then.
+`launch(job)` works on it for a *slice* of about 20 ms:
+
+    claim the page -> open the job -> take tasks beside the workers -> close it -> wait until no worker is inside
+
+Between two slices nobody touches the caller's memory and the whole state is the word `next` of the job. So a pause, a
+signal handler, an exception, a fork and the end of the job are all the same situation, and none needs a clean-up.
+
+Workers join an open job by compare-and-swap on one word that also holds the limit, so nobody waits for a worker that
+comes late, and take tasks by fetch-and-add. An idle worker spins for a while, then sleeps on a futex. If the page is
+taken by another launch, or no worker is there (a forked child), the launcher simply does all the tasks.
+
+Floating point runs in the default environment (round to nearest, no flushing, nothing trapped); the caller's is restored.
+"""
+
+from __future__ import annotations
+
+from unstride.plan.machine import ISA
+
+__all__ = ["EXTERNALS", "JOB_WORDS", "MAX_WORKERS", "PAGE_BYTES", "SPIN_OFFSET", "SYMBOLS", "pool_ir"]
+
+JOB_WORDS = ("task", "arg", "tasks", "next", "threads", "interruptible", "reserved0", "reserved1")
+SYMBOLS = ("attach", "launch", "stop", "worker")
+EXTERNALS = frozenset(
+    {"clock_gettime", "sched_getaffinity", "sched_getcpu", "sched_setaffinity", "sched_yield", "syscall"}
+)
+MAX_WORKERS = 255
+PAGE_BYTES = 4096
+
+# Words of the page, each on its own cache line where two threads write.
+_GENERATION, _SLEEPERS, _STATE, _NEXT, _BUSY, _JOB, _STOP = (64 * line for line in range(7))
+SPIN_OFFSET = 448  # nanoseconds an idle worker spins before it sleeps
+_WORKERS = 456
+_MASK = 512  # the affinity the workers have now
+_TIDS = 1024
+_MASK_BYTES = 128
+
+# Bits of the state word: 0-15 workers inside, 16-31 workers that joined, 32-47 how many may, 48 open.
+_OPEN = 1 << 48
+_JOINED_ONE = 0x10001
+_TAKEN = 1 << 62  # what `next` becomes when a slice closes: beyond every task
+
+_SLICE_NS = 20_000_000
+_PAUSES_PER_YIELD = 64
+# Where CPUs are few, a wake-up lands on the launcher's own; where they are many, the kernel finds a free one.
+_FEW_WORKERS = 8
+
+_MONOTONIC, _MONOTONIC_COARSE = 1, 6
+_FUTEX_WAIT_PRIVATE, _FUTEX_WAKE_PRIVATE = 128, 129
+
+
+def pool_ir(isa: ISA) -> str:
+    """The module: `attach(page)`, `launch(job) -> 1 while tasks are left`, `worker(page)` for a new thread, `stop()`."""
+    target = _X86 if isa.triple.startswith("x86_64") else _ARM
+    return "\n".join((_DECLARATIONS, target, _COMMON, _LAUNCH, _WAKE, _WORKER))
+
+
+_DECLARATIONS = """
+@page = internal global ptr null
+declare i32 @clock_gettime(i32, ptr)
+declare i32 @sched_getaffinity(i32, i64, ptr)
+declare i32 @sched_setaffinity(i32, i64, ptr)
+declare i32 @sched_getcpu()
+declare i32 @sched_yield()
+declare i64 @syscall(i64, ...)
+"""
+
+# The default of MXCSR is 0x1F80: all exceptions masked, round to nearest, neither FTZ nor DAZ. FPCR's is 0.
+_X86 = """
+declare void @llvm.x86.sse2.pause()
+declare void @llvm.x86.sse.stmxcsr(ptr)
+declare void @llvm.x86.sse.ldmxcsr(ptr)
+define internal void @relax() alwaysinline {
+  call void @llvm.x86.sse2.pause()
+  ret void
+}
+define internal i64 @float_environment() alwaysinline {
+  %word = alloca i32
+  call void @llvm.x86.sse.stmxcsr(ptr %word)
+  %now = load i32, ptr %word
+  %wide = zext i32 %now to i64
+  ret i64 %wide
+}
+define internal void @set_float_environment(i64 %value) alwaysinline {
+  %word = alloca i32
+  %narrow = trunc i64 %value to i32
+  store i32 %narrow, ptr %word
+  call void @llvm.x86.sse.ldmxcsr(ptr %word)
+  ret void
+}
+define internal void @default_float_environment() alwaysinline {
+  call void @set_float_environment(i64 8064)
+  ret void
+}
+define internal i64 @futex(ptr %word, i32 %operation, i32 %value) {
+  %r = call i64 (i64, ...) @syscall(i64 202, ptr %word, i32 %operation, i32 %value, ptr null)
+  ret i64 %r
+}
+define internal i32 @thread_id() {
+  %id = call i64 (i64, ...) @syscall(i64 186)
+  %narrow = trunc i64 %id to i32
+  ret i32 %narrow
+}
+"""
+
+_ARM = """
+declare void @llvm.aarch64.hint(i32)
+declare i64 @llvm.aarch64.get.fpcr()
+declare void @llvm.aarch64.set.fpcr(i64)
+define internal void @relax() alwaysinline {
+  call void @llvm.aarch64.hint(i32 1)
+  ret void
+}
+define internal i64 @float_environment() alwaysinline {
+  %now = call i64 @llvm.aarch64.get.fpcr()
+  ret i64 %now
+}
+define internal void @set_float_environment(i64 %value) alwaysinline {
+  call void @llvm.aarch64.set.fpcr(i64 %value)
+  ret void
+}
+define internal void @default_float_environment() alwaysinline {
+  call void @set_float_environment(i64 0)
+  ret void
+}
+define internal i64 @futex(ptr %word, i32 %operation, i32 %value) {
+  %r = call i64 (i64, ...) @syscall(i64 98, ptr %word, i32 %operation, i32 %value, ptr null)
+  ret i64 %r
+}
+define internal i32 @thread_id() {
+  %id = call i64 (i64, ...) @syscall(i64 178)
+  %narrow = trunc i64 %id to i32
+  ret i32 %narrow
+}
+"""
+
+_COMMON = f"""
+define void @attach(ptr %page) {{
+  store ptr %page, ptr @page
+  ret void
+}}
+
+define void @stop() {{
+  %page = load ptr, ptr @page
+  %flag = getelementptr i8, ptr %page, i64 {_STOP}
+  store atomic i32 1, ptr %flag seq_cst, align 4
+  %generation = atomicrmw add ptr %page, i32 1 seq_cst
+  %woken = call i64 @futex(ptr %page, i32 {_FUTEX_WAKE_PRIVATE}, i32 2147483647)
+  ret void
+}}
+
+define internal i64 @nanoseconds(i32 %clock) {{
+  %time = alloca [2 x i64]
+  %r = call i32 @clock_gettime(i32 %clock, ptr %time)
+  %seconds = load i64, ptr %time
+  %rest_at = getelementptr i64, ptr %time, i64 1
+  %rest = load i64, ptr %rest_at
+  %scaled = mul i64 %seconds, 1000000000
+  %sum = add i64 %scaled, %rest
+  ret i64 %sum
+}}
+
+; whether the launcher should stop taking tasks: the process ends, or the slice is over
+define internal i1 @slice_over(ptr %page, i64 %deadline) {{
+  %flag = getelementptr i8, ptr %page, i64 {_STOP}
+  %stopping = load atomic i32, ptr %flag monotonic, align 4
+  %ending = icmp ne i32 %stopping, 0
+  %now = call i64 @nanoseconds(i32 {_MONOTONIC_COARSE})
+  %late = icmp sge i64 %now, %deadline
+  %over = or i1 %ending, %late
+  ret i1 %over
+}}
+"""
+
+_LAUNCH = f"""
+define i64 @launch(ptr %job) {{
+entry:
+  %callers = call i64 @float_environment()
+  call void @default_float_environment()
+  %arg_at = getelementptr i64, ptr %job, i64 1
+  %tasks_at = getelementptr i64, ptr %job, i64 2
+  %next_at = getelementptr i64, ptr %job, i64 3
+  %threads_at = getelementptr i64, ptr %job, i64 4
+  %interruptible_at = getelementptr i64, ptr %job, i64 5
+  %task = load ptr, ptr %job
+  %arg = load ptr, ptr %arg_at
+  %tasks = load i64, ptr %tasks_at
+  %threads = load i64, ptr %threads_at
+  %interruptible = load i64, ptr %interruptible_at
+  %page = load ptr, ptr @page
+  %state = getelementptr i8, ptr %page, i64 {_STATE}
+  %shared_next = getelementptr i8, ptr %page, i64 {_NEXT}
+  %busy = getelementptr i8, ptr %page, i64 {_BUSY}
+  %stop = getelementptr i8, ptr %page, i64 {_STOP}
+  br label %slice
+
+slice:
+  %first = load i64, ptr %next_at
+  %left = sub i64 %tasks, %first
+  %some = icmp sgt i64 %left, 0
+  br i1 %some, label %begin, label %finish
+
+begin:
+  %start = call i64 @nanoseconds(i32 {_MONOTONIC_COARSE})
+  %deadline = add i64 %start, {_SLICE_NS}
+  %useful = call i64 @llvm.smin.i64(i64 %threads, i64 %left)
+  %bounded = call i64 @llvm.smin.i64(i64 %useful, i64 {MAX_WORKERS + 1})
+  %limit = sub i64 %bounded, 1
+  %stopping = load atomic i32, ptr %stop monotonic, align 4
+  %running = icmp eq i32 %stopping, 0
+  %wants_help = icmp sgt i64 %limit, 0
+  %together = and i1 %running, %wants_help
+  br i1 %together, label %claim, label %alone
+
+claim:
+  %claimed = cmpxchg ptr %busy, i32 0, i32 1 acquire monotonic
+  %won = extractvalue {{i32, i1}} %claimed, 1
+  br i1 %won, label %open, label %alone
+
+alone:
+  %lone = phi i64 [ %first, %begin ], [ %first, %claim ], [ %lone_next, %alone_more ]
+  call void %task(ptr %arg, i64 %lone, i64 0)
+  %lone_next = add i64 %lone, 1
+  store i64 %lone_next, ptr %next_at
+  %lone_left = icmp slt i64 %lone_next, %tasks
+  br i1 %lone_left, label %alone_more, label %finish
+
+alone_more:
+  %lone_over = call i1 @slice_over(ptr %page, i64 %deadline)
+  br i1 %lone_over, label %between, label %alone
+
+open:
+  %shared_job = getelementptr i8, ptr %page, i64 {_JOB}
+  %shared_arg = getelementptr i8, ptr %page, i64 {_JOB + 8}
+  %shared_tasks = getelementptr i8, ptr %page, i64 {_JOB + 16}
+  store ptr %task, ptr %shared_job
+  store ptr %arg, ptr %shared_arg
+  store i64 %tasks, ptr %shared_tasks
+  store atomic i64 %first, ptr %shared_next monotonic, align 8
+  %limit_bits = shl i64 %limit, 32
+  %open_state = or i64 %limit_bits, {_OPEN}
+  store atomic i64 %open_state, ptr %state release, align 8
+  %generation = atomicrmw add ptr %page, i32 1 seq_cst
+  call void @wake(ptr %page, i64 %limit)
+  br label %take
+
+take:
+  %mine = atomicrmw add ptr %shared_next, i64 1 monotonic
+  %is_task = icmp slt i64 %mine, %tasks
+  br i1 %is_task, label %do, label %close
+
+do:
+  call void %task(ptr %arg, i64 %mine, i64 0)
+  %over = call i1 @slice_over(ptr %page, i64 %deadline)
+  br i1 %over, label %close, label %take
+
+close:
+  %reached = atomicrmw xchg ptr %shared_next, i64 {_TAKEN} monotonic
+  %before = atomicrmw and ptr %state, i64 {_OPEN - 1} acquire
+  br label %wait
+
+wait:
+  %spins = phi i64 [ 0, %close ], [ %spins_next, %wait_more ]
+  %inside_word = load atomic i64, ptr %state acquire, align 8
+  %inside = and i64 %inside_word, 65535
+  %empty = icmp eq i64 %inside, 0
+  br i1 %empty, label %closed, label %wait_more
+
+wait_more:
+  call void @relax_or_yield(i64 %spins)
+  %spins_next = add i64 %spins, 1
+  br label %wait
+
+closed:
+  %done = call i64 @llvm.smin.i64(i64 %reached, i64 %tasks)
+  store i64 %done, ptr %next_at
+  store atomic i32 0, ptr %busy release, align 4
+  %unfinished = icmp slt i64 %done, %tasks
+  br i1 %unfinished, label %between, label %finish
+
+between:
+  %asked = icmp ne i64 %interruptible, 0
+  %stopping_now = load atomic i32, ptr %stop monotonic, align 4
+  %ending = icmp ne i32 %stopping_now, 0
+  %return = or i1 %asked, %ending
+  br i1 %return, label %finish, label %slice
+
+finish:
+  %tasks_left = phi i64 [ 0, %slice ], [ 0, %alone ], [ 0, %closed ], [ 1, %between ]
+  call void @set_float_environment(i64 %callers)
+  ret i64 %tasks_left
+}}
+
+declare i64 @llvm.smin.i64(i64, i64)
+
+; every few pauses give the CPU to whoever needs it: the thread waited for may be on this very one
+define internal void @relax_or_yield(i64 %count) {{
+  %part = and i64 %count, {_PAUSES_PER_YIELD - 1}
+  %yield = icmp eq i64 %part, {_PAUSES_PER_YIELD - 1}
+  br i1 %yield, label %give, label %keep
+give:
+  %r = call i32 @sched_yield()
+  ret void
+keep:
+  call void @relax()
+  ret void
+}}
+"""
+
+_WAKE = f"""
+; wake as many sleepers as the awake workers do not make up for
+define internal void @wake(ptr %page, i64 %wanted) {{
+  %sleepers_at = getelementptr i8, ptr %page, i64 {_SLEEPERS}
+  %sleepers = load atomic i32, ptr %sleepers_at seq_cst, align 4
+  %none = icmp eq i32 %sleepers, 0
+  br i1 %none, label %return, label %count
+count:
+  %workers_at = getelementptr i8, ptr %page, i64 {_WORKERS}
+  %workers = load atomic i32, ptr %workers_at monotonic, align 4
+  %awake = sub i32 %workers, %sleepers
+  %wanted_narrow = trunc i64 %wanted to i32
+  %missing = sub i32 %wanted_narrow, %awake
+  %call = icmp sgt i32 %missing, 0
+  br i1 %call, label %wake, label %return
+wake:
+  call void @place(ptr %page, i32 %workers)
+  %woken = call i64 @futex(ptr %page, i32 {_FUTEX_WAKE_PRIVATE}, i32 %missing)
+  br label %return
+return:
+  ret void
+}}
+
+; let the workers run where the launcher may run, and, where CPUs are few, not on the launcher's own CPU
+define internal void @place(ptr %page, i32 %workers) {{
+entry:
+  %mask = alloca [{_MASK_BYTES // 8} x i64], align 8
+  call void @llvm.memset.inline.p0.i64(ptr %mask, i8 0, i64 {_MASK_BYTES}, i1 false)
+  %r = call i32 @sched_getaffinity(i32 0, i64 {_MASK_BYTES}, ptr %mask)
+  %known = icmp sge i32 %r, 0
+  %few = icmp sle i32 %workers, {_FEW_WORKERS}
+  br i1 %known, label %choose, label %return
+
+choose:
+  %alone = call i64 @bits(ptr %mask)
+  %several = icmp sgt i64 %alone, 1
+  %leave = and i1 %several, %few
+  br i1 %leave, label %exclude, label %compare
+
+exclude:
+  %cpu = call i32 @sched_getcpu()
+  %valid = icmp ult i32 %cpu, {8 * _MASK_BYTES}
+  br i1 %valid, label %clear, label %compare
+
+clear:
+  %word = lshr i32 %cpu, 6
+  %bit = and i32 %cpu, 63
+  %bit_wide = zext i32 %bit to i64
+  %one = shl i64 1, %bit_wide
+  %keep = xor i64 %one, -1
+  %word_at = getelementptr i64, ptr %mask, i32 %word
+  %old = load i64, ptr %word_at
+  %new = and i64 %old, %keep
+  store i64 %new, ptr %word_at
+  br label %compare
+
+compare:
+  %i = phi i64 [ 0, %choose ], [ 0, %exclude ], [ 0, %clear ], [ %i_next, %compare ]
+  %changed = phi i64 [ 0, %choose ], [ 0, %exclude ], [ 0, %clear ], [ %changed_next, %compare ]
+  %mine_at = getelementptr i64, ptr %mask, i64 %i
+  %mine = load i64, ptr %mine_at
+  %last_offset = mul i64 %i, 8
+  %last_byte = add i64 %last_offset, {_MASK}
+  %last_at = getelementptr i8, ptr %page, i64 %last_byte
+  %last = load i64, ptr %last_at
+  store i64 %mine, ptr %last_at
+  %difference = xor i64 %mine, %last
+  %changed_next = or i64 %changed, %difference
+  %i_next = add i64 %i, 1
+  %compared = icmp eq i64 %i_next, {_MASK_BYTES // 8}
+  br i1 %compared, label %decide, label %compare
+
+decide:
+  %same = icmp eq i64 %changed_next, 0
+  br i1 %same, label %return, label %move
+
+move:
+  %w = phi i32 [ 0, %decide ], [ %w_next, %move ]
+  %tids = getelementptr i8, ptr %page, i64 {_TIDS}
+  %tid_at = getelementptr i32, ptr %tids, i32 %w
+  %tid = load i32, ptr %tid_at
+  %moved = call i32 @sched_setaffinity(i32 %tid, i64 {_MASK_BYTES}, ptr %mask)
+  %w_next = add i32 %w, 1
+  %all = icmp sge i32 %w_next, %workers
+  br i1 %all, label %return, label %move
+
+return:
+  ret void
+}}
+
+define internal i64 @bits(ptr %mask) {{
+entry:
+  br label %loop
+loop:
+  %i = phi i64 [ 0, %entry ], [ %i_next, %loop ]
+  %sum = phi i64 [ 0, %entry ], [ %sum_next, %loop ]
+  %at = getelementptr i64, ptr %mask, i64 %i
+  %word = load i64, ptr %at
+  %count = call i64 @llvm.ctpop.i64(i64 %word)
+  %sum_next = add i64 %sum, %count
+  %i_next = add i64 %i, 1
+  %end = icmp eq i64 %i_next, {_MASK_BYTES // 8}
+  br i1 %end, label %return, label %loop
+return:
+  ret i64 %sum_next
+}}
+
+declare i64 @llvm.ctpop.i64(i64)
+declare void @llvm.memset.inline.p0.i64(ptr, i8, i64, i1)
+"""
+
+_WORKER = f"""
+define ptr @worker(ptr %page) {{
+entry:
+  call void @default_float_environment()
+  %tid = call i32 @thread_id()
+  %workers_at = getelementptr i8, ptr %page, i64 {_WORKERS}
+  %tids = getelementptr i8, ptr %page, i64 {_TIDS}
+  %index = atomicrmw add ptr %workers_at, i32 1 seq_cst
+  %tid_at = getelementptr i32, ptr %tids, i32 %index
+  store i32 %tid, ptr %tid_at
+  %sleepers = getelementptr i8, ptr %page, i64 {_SLEEPERS}
+  %state = getelementptr i8, ptr %page, i64 {_STATE}
+  %next = getelementptr i8, ptr %page, i64 {_NEXT}
+  %stop = getelementptr i8, ptr %page, i64 {_STOP}
+  %spin_at = getelementptr i8, ptr %page, i64 {SPIN_OFFSET}
+  %task_at = getelementptr i8, ptr %page, i64 {_JOB}
+  %arg_at = getelementptr i8, ptr %page, i64 {_JOB + 8}
+  %tasks_at = getelementptr i8, ptr %page, i64 {_JOB + 16}
+  br label %look
+
+look:
+  %seen = load atomic i32, ptr %page seq_cst, align 4
+  br label %try
+
+try:
+  %now = load atomic i64, ptr %state acquire, align 8
+  %open_bit = and i64 %now, {_OPEN}
+  %is_open = icmp ne i64 %open_bit, 0
+  %joined_high = lshr i64 %now, 16
+  %joined = and i64 %joined_high, 65535
+  %limit_high = lshr i64 %now, 32
+  %limit = and i64 %limit_high, 65535
+  %room = icmp slt i64 %joined, %limit
+  %may = and i1 %is_open, %room
+  br i1 %may, label %join, label %idle
+
+join:
+  %with_me = add i64 %now, {_JOINED_ONE}
+  %swapped = cmpxchg ptr %state, i64 %now, i64 %with_me acq_rel monotonic
+  %in = extractvalue {{i64, i1}} %swapped, 1
+  br i1 %in, label %begin, label %try
+
+begin:
+  %slot = add i64 %joined, 1
+  %task = load ptr, ptr %task_at
+  %arg = load ptr, ptr %arg_at
+  %tasks = load i64, ptr %tasks_at
+  br label %take
+
+take:
+  %mine = atomicrmw add ptr %next, i64 1 monotonic
+  %is_task = icmp slt i64 %mine, %tasks
+  br i1 %is_task, label %do, label %leave
+
+do:
+  call void %task(ptr %arg, i64 %mine, i64 %slot)
+  br label %take
+
+leave:
+  %left = atomicrmw sub ptr %state, i64 1 release
+  br label %idle
+
+idle:
+  %start = call i64 @nanoseconds(i32 {_MONOTONIC})
+  %spin = load i64, ptr %spin_at
+  %deadline = add i64 %start, %spin
+  br label %spinning
+
+spinning:
+  %count = phi i64 [ 0, %idle ], [ %count_next, %spin_more ], [ %count_next, %spin_clock ]
+  %generation = load atomic i32, ptr %page seq_cst, align 4
+  %news = icmp ne i32 %generation, %seen
+  br i1 %news, label %check_stop, label %spin_more
+
+spin_more:
+  call void @relax_or_yield(i64 %count)
+  %count_next = add i64 %count, 1
+  %part = and i64 %count_next, {_PAUSES_PER_YIELD - 1}
+  %read_clock = icmp eq i64 %part, 0
+  br i1 %read_clock, label %spin_clock, label %spinning
+
+spin_clock:
+  %time = call i64 @nanoseconds(i32 {_MONOTONIC})
+  %tired = icmp sge i64 %time, %deadline
+  br i1 %tired, label %sleep, label %spinning
+
+; the launcher raises the generation and then counts sleepers; this thread counts itself and then reads the generation
+sleep:
+  %more = atomicrmw add ptr %sleepers, i32 1 seq_cst
+  %slept = call i64 @futex(ptr %page, i32 {_FUTEX_WAIT_PRIVATE}, i32 %seen)
+  %fewer = atomicrmw sub ptr %sleepers, i32 1 seq_cst
+  br label %check_stop
+
+check_stop:
+  %stopping = load atomic i32, ptr %stop seq_cst, align 4
+  %ending = icmp ne i32 %stopping, 0
+  br i1 %ending, label %exit, label %look
+
+exit:
+  ret ptr null
+}}
+"""

@@ -1,0 +1,222 @@
+"""The thread pool: how many threads a call may use, and the launch of a job on them.
+
+The pool itself is machine code (`codegen.pool`); this file starts its threads, and calls it. Threads are started when a
+job first wants them, sleep when there is none, are stopped and joined when the interpreter ends, and are started
+afresh in a forked child. Their page and their code are never freed, because a thread may be using them at any moment.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import os
+import signal
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+
+from unstride.codegen import pool as code
+from unstride.errors import AttributeValueError
+from unstride.runtime.machine import host, usable_cores
+
+__all__ = ["MAX_THREADS", "current_threads", "launcher", "parallel", "prepare", "set_threads", "threads"]
+
+MAX_THREADS = code.MAX_WORKERS + 1
+_SPIN_NS = 200_000
+_MADV_WIPEONFORK = 18
+
+Launch = Callable[[int], int]
+_JOB = struct.Struct("8q")
+
+
+# --- how many -----------------------------------------------------------------------------------------------------------
+
+_scoped: ContextVar[int | None] = ContextVar("unstride_threads", default=None)
+_chosen: int | None = None
+
+
+def set_threads(n: int | None) -> None:
+    """Use at most `n` threads from now on, in the whole process; None returns to the default. Results do not depend on it.
+
+    >>> set_threads(2)
+    >>> current_threads()
+    2
+    >>> set_threads(None)
+    """
+    global _chosen
+    _chosen = None if n is None else _checked(n, "threads")
+
+
+@contextlib.contextmanager
+def threads(n: int) -> Iterator[None]:
+    """Use at most `n` threads inside the block, in this thread or task only.
+
+    >>> with threads(1):
+    ...     current_threads()
+    1
+    """
+    token = _scoped.set(_checked(n, "threads"))
+    try:
+        yield
+    finally:
+        _scoped.reset(token)
+
+
+def current_threads() -> int:
+    """Threads a call made here and now would use: `threads`, else `set_threads`, else `UNSTRIDE_NUM_THREADS`, else the cores
+    this process may use."""
+    return _scoped.get() or _chosen or _default()
+
+
+def _default() -> int:
+    asked = os.environ.get("UNSTRIDE_NUM_THREADS", "").strip()
+    if not asked:
+        return min(usable_cores(), MAX_THREADS)
+    return _checked(int(asked) if asked.isdigit() else asked, "UNSTRIDE_NUM_THREADS")
+
+
+def _checked(n: object, field: str) -> int:
+    if not isinstance(n, int) or isinstance(n, bool) or n < 1:
+        raise AttributeValueError(field, n, "must be a whole number of threads, 1 or more", "use 1 for no helpers")
+    return min(n, MAX_THREADS)
+
+
+# --- launching ----------------------------------------------------------------------------------------------------------
+
+
+def parallel(task_address: int, arg_address: int, tasks: int, threads: int, short: bool = False) -> None:
+    """Call `task(arg, i, slot)` once for every i in [0, tasks), on up to `threads` threads; return when all are done.
+
+    The task is native code of the C type `void (*)(int8_t *arg, int64_t task, int64_t slot)`. Tasks running at the same time
+    have different slots in [0, threads); the launcher's is 0. `short` keeps the interpreter's lock, which is right below
+    about 100 us. On Ctrl-C no task is running any more when KeyboardInterrupt comes.
+    """
+    job = ctypes.create_string_buffer(_JOB.pack(task_address, arg_address, tasks, 0, threads, interruptible(), 0, 0))
+    launch = prepare(threads if tasks > 1 else 1, short)
+    block = ctypes.addressof(job)
+    while launch(block):
+        pass  # the interpreter runs signal handlers here: between slices, when nobody works on the job
+
+
+def interruptible() -> int:
+    """1 in the thread that runs signal handlers, which must return to the interpreter now and then, else 0."""
+    return int(threading.get_ident() == _main_thread)
+
+
+def prepare(threads: int, short: bool = False) -> Launch:
+    """Have workers for jobs of `threads` threads, and return the native launch function for repeated use.
+
+    `launch(address of a job block)` returns 1 while tasks are left; the block is eight 64-bit words, see `codegen.pool`.
+    Call it again until it returns 0; an exception in between leaves nothing running.
+    """
+    pool = _pool or _start()
+    if threads > 1 + pool.workers:
+        pool.grow(threads - 1)
+    return pool.launch_holding if short else pool.launch_releasing
+
+
+def launcher(short: bool = False) -> Launch:
+    """`prepare` for the current number of threads."""
+    return prepare(current_threads(), short)
+
+
+class _Pool:
+    """The native functions, the shared page, and the threads started so far."""
+
+    def __init__(self) -> None:
+        from unstride.runtime.engine import kernel_library  # LLVM is loaded when first needed
+
+        isa = host().isa
+        native = kernel_library("pool", lambda: code.pool_ir(isa), isa, code.SYMBOLS, externals=code.EXTERNALS).addresses
+        self.lock = threading.Lock()
+        self.workers = 0
+        self.handles: list[int] = []
+        self.page = _control_page()
+        self.worker = native["worker"]
+        self.stop = ctypes.CFUNCTYPE(None)(native["stop"])
+        ctypes.CFUNCTYPE(None, ctypes.c_size_t)(native["attach"])(self.page)
+        self.launch_releasing: Launch = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(native["launch"])
+        self.launch_holding: Launch = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(native["launch"])
+
+    def grow(self, workers: int) -> None:
+        """Start threads until there are `workers`, or as many as the system gives."""
+        wanted = min(workers, code.MAX_WORKERS)
+        with self.lock, _signals_blocked():
+            # more threads than cores: one that spins would take the CPU from one that works
+            spin_ns = _SPIN_NS if wanted < usable_cores() else 0
+            ctypes.c_int64.from_address(self.page + code.SPIN_OFFSET).value = spin_ns
+            while len(self.handles) < wanted:
+                handle = ctypes.c_size_t()
+                if _libc.pthread_create(ctypes.byref(handle), None, ctypes.c_void_p(self.worker), ctypes.c_void_p(self.page)):
+                    break
+                self.handles.append(handle.value)
+            self.workers = max(self.workers, wanted)  # do not ask again for what was refused
+
+    def shut_down(self) -> None:
+        """Stop taking part in jobs and join the threads. Jobs still under way are finished by their launchers, alone."""
+        with self.lock:
+            self.stop()
+            for handle in self.handles:
+                _libc.pthread_join(ctypes.c_size_t(handle), None)
+            self.handles.clear()
+            self.workers = MAX_THREADS
+
+    def begin_again(self) -> None:
+        """In a forked child: no thread exists here and the page is clean."""
+        ctypes.memset(self.page, 0, code.PAGE_BYTES)
+        self.lock = threading.Lock()
+        self.workers = 0
+        self.handles.clear()
+
+
+_pool: _Pool | None = None
+_start_lock = threading.Lock()
+_main_thread = threading.main_thread().ident
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _start() -> _Pool:
+    global _pool
+    with _start_lock:
+        if _pool is None:
+            pool = _Pool()
+            atexit.register(pool.shut_down)
+            _pool = pool
+    return _pool
+
+
+def _control_page() -> int:
+    """A page of zeros, private to this process, zeros again in a forked child. It is never unmapped."""
+    import mmap
+
+    _libc.mmap.restype = ctypes.c_void_p
+    _libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
+    protection, flags = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    page = _libc.mmap(None, code.PAGE_BYTES, protection, flags, -1, 0)
+    if page is None or page == ctypes.c_void_p(-1).value:
+        raise OSError(ctypes.get_errno(), "no memory for the control page of the thread pool")
+    _libc.madvise(ctypes.c_void_p(page), ctypes.c_size_t(code.PAGE_BYTES), _MADV_WIPEONFORK)
+    return int(page)
+
+
+@contextlib.contextmanager
+def _signals_blocked() -> Iterator[None]:
+    """Threads started inside take no signals: those are for the interpreter's own threads."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _after_fork_in_child() -> None:
+    global _start_lock, _main_thread
+    _start_lock = threading.Lock()
+    _main_thread = threading.get_ident()
+    if _pool is not None:
+        _pool.begin_again()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
