@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from unstride.dialects import onednn, onnx, openvino
+from unstride.dialects import functional, onednn, onnx, openvino
 from unstride.dialects._operator import Operator, Resolution
-from unstride.errors import UnstrideError
+from unstride.errors import AttributeValueError, UnstrideError
 
 __all__ = ["Answer", "Question", "compare"]
 
@@ -43,11 +43,11 @@ class Question:
     def of(cls, operator: Operator, resolution: Resolution, output_shape: Sequence[int] | None) -> Question:
         """The question that `operator`, resolved for some shapes, answers."""
         p = resolution.problem
-        given = operator._attributes().expanded(p.rank)
+        given = operator.attributes(p.rank)
         wanted = getattr(operator, "output_shape", None) if output_shape is None else output_shape
-        spatial = tuple(wanted)[-p.rank :] if wanted is not None else None
-        if wanted is not None and len(wanted) == p.rank + 2:
-            spatial = tuple(wanted[2:]) if p.data_layout == "NCX" else tuple(wanted[1:-1])
+        spatial = None if wanted is None else tuple(wanted)
+        if spatial is not None and len(spatial) == p.rank + 2:
+            spatial = spatial[2:] if p.data_layout == "NCX" else spatial[1:-1]
         return cls(
             direction=p.direction,
             dtype=p.dtype,
@@ -93,7 +93,7 @@ def compare(question: Question) -> tuple[Answer, ...]:
         try:
             windows = make(question, rules).windows
         except UnstrideError as error:
-            answers.append(Answer(name, rules, (), (), "", "", str(error), ""))
+            answers.append(Answer(name, rules, (), (), "", "", error.rule, ""))
             continue
         begin, size = tuple(w.begin for w in windows), tuple(w.size for w in windows)
         letter = groups.setdefault((begin, size), chr(ord("A") + len(groups)))
@@ -116,7 +116,7 @@ def _onednn(kind: Any, co_first: bool) -> Callable[[Question, str], Resolution]:
         formats = {"data_format": "NCX", "filter_format": "OIX"}
         lists = (q.strides, q.pads_begin, q.pads_end, q.dilations, auto_pad, q.output_padding, q.groups)
         shape = (q.co, q.groups * q.ci, *q.kernel) if co_first else (q.groups * q.ci, q.co, *q.kernel)
-        return _resolve(kind(*lists, **formats, rules=rules), q, shape)
+        return _resolve(kind(*lists, **formats, rules=rules or "spec"), q, shape)
 
     return resolve
 
@@ -131,6 +131,14 @@ def _onnx(q: Question, rules: str) -> Resolution:
         output_padding=q.output_padding,
         output_shape=q.output_shape,
     )
+    return operator.resolve(_data_shape(q), (q.groups * q.ci, q.co, *q.kernel), dtype=q.dtype)
+
+
+def _torch(q: Question, rules: str) -> Resolution:
+    if q.output_shape is not None or q.auto_pad != "explicit" or q.pads_begin != q.pads_end:
+        rule = "torch has one symmetric padding per axis, no auto_pad and no output_shape"
+        raise AttributeValueError("padding", (q.auto_pad, q.pads_begin, q.pads_end), rule)
+    operator = functional.ConvTranspose(q.strides, q.pads_begin, q.output_padding, q.groups, q.dilations)
     return operator.resolve(_data_shape(q), (q.groups * q.ci, q.co, *q.kernel), dtype=q.dtype)
 
 
@@ -149,6 +157,7 @@ _SCATTER: tuple[tuple[str, str, Callable[[Question, str], Resolution]], ...] = (
     ("oneDNN ConvolutionBackpropData", "runtime", _onednn(onednn.ConvolutionBackpropData, False)),
     ("oneDNN ConvTranspose", "", _onednn(onednn.ConvTranspose, True)),
     ("ONNX ConvTranspose", "", _onnx),
+    ("torch conv_transpose", "", _torch),
 )
 _GATHER: tuple[tuple[str, str, Callable[[Question, str], Resolution]], ...] = (
     ("oneDNN ConvTransposeBackpropData", "spec", _onednn(onednn.ConvTransposeBackpropData, True)),

@@ -32,7 +32,8 @@ def dtype_of(name: str) -> np.dtype[Any]:
     if name == "bf16":
         import ml_dtypes
 
-        return np.dtype(ml_dtypes.bfloat16)
+        brain: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+        return brain
     return np.dtype(DTYPE_NAMES[name])
 
 

@@ -57,7 +57,7 @@ def read_exactly(path: Path, offset: int, size: int, field: str) -> NDArray[np.u
         if size > memory_budget():
             raise SizeLimitError(field, size, "more bytes than half of the free memory")
         buffer = np.empty(size, np.uint8)
-        view = memoryview(buffer)
+        view = buffer.data
         done = 0
         while done < size:
             count = os.preadv(descriptor, [view[done : done + _CHUNK_BYTES]], offset + done)

@@ -68,9 +68,7 @@ def _layer(graph: Graph, node: Node, constants: Constants, rules: str) -> FileLa
         output_shape=output_shape,
         shape_is_computed=is_computed,
         weights_note=note,
-        load_weights=None
-        if note or origin is None
-        else partial(_weights, constants, origin, dtype, filter_shape, where),
+        load_weights=None if note else load,
     )
 
 
