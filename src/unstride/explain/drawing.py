@@ -58,7 +58,7 @@ _RULES: dict[str, dict[str, tuple[str, str]]] = {
     "us-crop": {"fill": ("#f1f2f4", "#1a1e25"), "stroke": ("#d4d9e0", "#333b47")},
     "us-zero": {"fill": _PAPER, "stroke": ("#8f98a6", "#6c7686")},
     "us-window": {"fill": ("none", "none"), "stroke": ("#1c2230", "#e8ebf1")},
-    "us-pick": {"fill": ("none", "none"), "stroke": ("#d4380d", "#ff9a5c")},
+    "us-pick": {"fill": ("none", "none"), "stroke": ("#d4380d", "#ff5c3c")},
     "us-band": {"fill": ("#fdeee4", "#33251c")},
     "us-pick-ink": {"fill": ("#b32f0a", "#ffab75")},
     "us-hatch": {"stroke": ("#c3cad4", "#3b4451"), "fill": ("none", "none")},
