@@ -20,7 +20,7 @@ def representative(layers: list[Layer], count: int = REPRESENTATIVE_COUNT) -> li
 
     Each stratum gets seats in proportion to the square root of its size (so that rare kinds are seen), at least one
     while there are seats; inside it, layers are taken at even steps of their work. Layers over
-    `REPRESENTATIVE_MAX_MACS` are left out: they would take most of the time and differ from the next smaller in nothing.
+    `REPRESENTATIVE_MAX_MACS` are left out: they would take most of the time and teach nothing the next smaller do not.
     """
     strata: dict[tuple[int, str], list[Layer]] = defaultdict(list)
     for layer in layers:

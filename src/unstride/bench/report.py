@@ -1,0 +1,152 @@
+"""The tables: plain text always, colour and rules where rich is installed."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from unstride.bench.ours import OURS
+from unstride.bench.records import Run
+from unstride.bench.summary import Group, Row, group_rows, make_row
+
+__all__ = ["as_json", "print_report"]
+
+Cells = list[list[str]]
+WORST = 12
+
+
+def as_json(run: Run) -> dict[str, Any]:
+    """Everything the tables say, and the times behind it."""
+    rows = [make_row(result) for result in run.results]
+    return {
+        "settings": run.settings,
+        "machine": run.machine,
+        "groups": [group.as_dict() for group in group_rows(rows)],
+        "layers": [row.as_dict() for row in rows],
+        "results": [result.as_dict() for result in run.results],
+    }
+
+
+def print_report(run: Run, *, layers: bool = True) -> None:
+    """Layers, families, the worst layers and everything that could not be timed."""
+    rows = [make_row(result) for result in run.results]
+    groups = group_rows(rows)
+    print(_machine_line(run))
+    if layers:
+        _table("Layers: GFLOP/s by minimum over rounds", *_layer_table(rows))
+    if groups:
+        _table("Families: speed-up (peer time / our time, geometric mean)", *_group_table(groups))
+        behind = sorted((row for row in rows if row.best is not None), key=lambda row: row.best or 0.0)[:WORST]
+        _table("Where this package is slowest against the best peer", *_worst_table(behind))
+    trouble = [[row.layer, row.variant, name, text] for row in rows for name, text in row.trouble.items()]
+    if trouble:
+        _table("Not timed", ["layer", "variant", "who", "why"], trouble)
+
+
+def _machine_line(run: Run) -> str:
+    versions = ", ".join(f"{name} {version}" for name, version in run.machine["versions"].items())
+    peaks = [result.fma_flops_per_second / 1e9 for result in run.results]
+    peak = f"FMA peak measured {min(peaks):.0f} to {max(peaks):.0f} GFLOP/s; " if peaks else ""
+    threads = run.settings.get("threads")
+    return f"{run.machine['processor']}, {run.machine['isa']}, {threads} threads; {peak}{versions}"
+
+
+def _layer_table(rows: Sequence[Row]) -> tuple[list[str], Cells]:
+    names = list(dict.fromkeys(name for row in rows for name in row.gflops))
+    head = ["layer", "variant", "kind", *names, "best peer", "speed-up", "(median)", "% FMA", "% copy", "ready ms"]
+    body = [
+        [
+            row.layer,
+            row.variant,
+            f"{row.families['rank']} {row.families['kind']}",
+            *(_number(row.gflops.get(name), ".1f") for name in names),
+            row.best_peer or "",
+            _number(row.best, ".2f"),
+            _number(row.best_by_median, ".2f"),
+            _number(row.fma_percent, ".0f"),
+            _number(row.copy_percent, ".0f"),
+            _number(row.prepare_ms.get(OURS), ".1f"),
+        ]
+        for row in rows
+    ]
+    return head, body
+
+
+def _group_table(groups: Sequence[Group]) -> tuple[list[str], Cells]:
+    peers = list(dict.fromkeys(peer for group in groups for peer in group.against))
+    head = ["variant", "family", "layers", "best peer", "(median)", ">= 1.0", "worst", *(f"vs {p}" for p in peers)]
+    body = [
+        [
+            group.variant,
+            group.name,
+            str(group.count),
+            f"{group.best:.2f}",
+            f"{group.best_by_median:.2f}",
+            f"{100 * group.share_ahead:.0f} %",
+            f"{group.worst:.2f}",
+            *(_number(group.against.get(peer), ".2f") for peer in peers),
+        ]
+        for group in groups
+    ]
+    return head, body
+
+
+def _worst_table(rows: Sequence[Row]) -> tuple[list[str], Cells]:
+    head = ["speed-up", "best peer", "layer", "kind", "% FMA", "% copy", "note", "problem"]
+    body = [
+        [
+            _number(row.best, ".2f"),
+            row.best_peer or "",
+            row.layer,
+            row.families["kind"],
+            _number(row.fma_percent, ".0f"),
+            _number(row.copy_percent, ".0f"),
+            row.note,
+            row.problem,
+        ]
+        for row in rows
+    ]
+    return head, body
+
+
+def _number(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
+
+
+def _table(title: str, head: list[str], body: Cells) -> None:
+    """A rich table on a terminal that has it; aligned plain text otherwise, so that a log stays readable."""
+    if sys.stdout.isatty() and importlib.util.find_spec("rich"):
+        _rich_table(title, head, body)
+    else:
+        print(f"\n{title}\n\n{plain_table(head, body)}")
+
+
+def plain_table(head: list[str], body: Cells) -> str:
+    """Columns padded to their widest cell; numbers to the right."""
+    rows = [head, *body]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
+    right = [all(_is_number(row[column]) for row in body) for column in range(len(head))]
+    lines = [
+        "  ".join(c.rjust(w) if r else c.ljust(w) for c, w, r in zip(row, widths, right, strict=True)) for row in rows
+    ]
+    return "\n".join(line.rstrip() for line in (lines[0], "  ".join("-" * width for width in widths), *lines[1:]))
+
+
+def _is_number(cell: str) -> bool:
+    return not cell or cell.removesuffix(" %").replace(".", "", 1).isdigit()
+
+
+def _rich_table(title: str, head: list[str], body: Cells) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", box=None, header_style="bold")
+    for column, name in enumerate(head):
+        numeric = all(_is_number(row[column]) for row in body)
+        table.add_column(name, justify="right" if numeric else "left", overflow="fold" if not numeric else "ellipsis")
+    for row in body:
+        table.add_row(*map(escape, row))
+    Console().print(table)
