@@ -1,7 +1,8 @@
 """A real browser for the tests of the page.
 
-UNSTRIDE_CHROMIUM names the browser's program; without it, `chromium` and its usual other names are looked for. Where there
-is none, the tests say that they were NOT RUN; with UNSTRIDE_REQUIRE_BROWSER=1 (continuous integration) that is a failure.
+UNSTRIDE_CHROMIUM names the browser's program; without it, `chromium` and its usual other names are looked for. Where
+there is none, the tests say that they were NOT RUN; with UNSTRIDE_REQUIRE_BROWSER=1 (continuous integration) that is a
+failure.
 """
 
 from __future__ import annotations
