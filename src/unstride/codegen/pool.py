@@ -1,7 +1,7 @@
 """The thread pool as LLVM IR: raw threads, one page of shared words, no lock held while work runs.
 
-A *job* is a block of eight 64-bit words that belongs to the caller (`JOB_WORDS`): the task function, its argument,
-the number of tasks, the first task not yet taken, the threads allowed, and whether to return to the caller now and then.
+A *job* is a block of eight 64-bit words that belongs to the caller (`JOB_WORDS`): the task function, its argument, the
+number of tasks, the first task not yet taken, the threads allowed, and whether to return to the caller now and then.
 `launch(job)` works on it for a *slice* of about 20 ms:
 
     claim the page -> open the job -> take tasks beside the workers -> close it -> wait until no worker is inside
@@ -13,7 +13,8 @@ Workers join an open job by compare-and-swap on one word that also holds the lim
 comes late, and take tasks by fetch-and-add. An idle worker spins for a while, then sleeps on a futex. If the page is
 taken by another launch, or no worker is there (a forked child), the launcher simply does all the tasks.
 
-Floating point runs in the default environment (round to nearest, no flushing, nothing trapped); the caller's is restored.
+Floating point runs in the default environment (round to nearest, no flushing, nothing trapped); the caller's own
+environment is restored.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ _JOINED_ONE = 0x10001
 _TAKEN = 1 << 62  # what `next` becomes when a slice closes: beyond every task
 
 _SLICE_NS = 20_000_000
-_PAUSES_PER_YIELD = 64
+# A launcher that waits for a worker yields often: that worker may be on its CPU. An idle worker yields rarely: beside
+# somebody else's spinning thread (NumPy's BLAS spins for 30 ms) every yield costs it a slice of some milliseconds.
+_WAITING_PAUSES, _IDLE_PAUSES = 64, 1024
 # Where CPUs are few, a wake-up lands on the launcher's own; where they are many, the kernel finds a free one.
 _FEW_WORKERS = 8
 
@@ -53,7 +56,7 @@ _FUTEX_WAIT_PRIVATE, _FUTEX_WAKE_PRIVATE = 128, 129
 
 
 def pool_ir(isa: ISA) -> str:
-    """The module: `attach(page)`, `launch(job) -> 1 while tasks are left`, `worker(page)` for a new thread, `stop()`."""
+    """The module: `attach(page)`, `launch(job)` (1 while tasks are left), `worker(page)` for a new thread, `stop()`."""
     target = _X86 if isa.triple.startswith("x86_64") else _ARM
     return "\n".join((_DECLARATIONS, target, _COMMON, _LAUNCH, _WAKE, _WORKER))
 
@@ -270,7 +273,7 @@ wait:
   br i1 %empty, label %closed, label %wait_more
 
 wait_more:
-  call void @relax_or_yield(i64 %spins)
+  call void @relax_or_yield(i64 %spins, i64 {_WAITING_PAUSES - 1})
   %spins_next = add i64 %spins, 1
   br label %wait
 
@@ -296,10 +299,10 @@ finish:
 
 declare i64 @llvm.smin.i64(i64, i64)
 
-; every few pauses give the CPU to whoever needs it: the thread waited for may be on this very one
-define internal void @relax_or_yield(i64 %count) {{
-  %part = and i64 %count, {_PAUSES_PER_YIELD - 1}
-  %yield = icmp eq i64 %part, {_PAUSES_PER_YIELD - 1}
+; every few pauses give the CPU to whoever needs it
+define internal void @relax_or_yield(i64 %count, i64 %mask) {{
+  %part = and i64 %count, %mask
+  %yield = icmp eq i64 %part, %mask
   br i1 %yield, label %give, label %keep
 give:
   %r = call i32 @sched_yield()
@@ -496,9 +499,9 @@ spinning:
   br i1 %news, label %check_stop, label %spin_more
 
 spin_more:
-  call void @relax_or_yield(i64 %count)
+  call void @relax_or_yield(i64 %count, i64 {_IDLE_PAUSES - 1})
   %count_next = add i64 %count, 1
-  %part = and i64 %count_next, {_PAUSES_PER_YIELD - 1}
+  %part = and i64 %count_next, {_IDLE_PAUSES - 1}
   %read_clock = icmp eq i64 %part, 0
   br i1 %read_clock, label %spin_clock, label %spinning
 

@@ -1,7 +1,4 @@
-"""Running a Problem on arrays, and layers with their weights packed once.
-
-This version runs every case on the reference.
-"""
+"""Running a Problem on arrays, and layers with their weights packed once."""
 
 from __future__ import annotations
 
@@ -12,14 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from unstride.errors import DTypeError, RuleWarning
+from unstride.errors import DTypeError, RuleWarning, ShapeError
 from unstride.problem import Problem, Structure
-from unstride.reference import reference, rounded
-from unstride.runtime import buffers
+from unstride.runtime import buffers, pool
+from unstride.runtime.machine import host
+from unstride.runtime.program import Weights, pack
 
 __all__ = ["Layer", "LayerInfo", "run"]
 
 Resolve = Callable[[tuple[int, ...], Any], tuple[Problem, str | None]]
+Activation = str | tuple[str, float] | None
+
+_SHAPES_KEPT = 512
 
 
 def run(
@@ -28,16 +29,16 @@ def run(
     filter: Any,
     bias: Any = None,
     *,
-    activation: str | tuple[str, float] | None = None,
+    activation: Activation = None,
     threads: int | None = None,
     accuracy: str = "standard",
     out: Any = None,
 ) -> Any:
-    """The result of one case; every operand is a NumPy array that fits the problem."""
+    """The result of one case; every operand is a NumPy array that fits the problem. Weights are packed at each call."""
     inputs = [array for array in (data, filter, bias) if array is not None]
     result = buffers.result_buffer(problem.result_shape, problem.dtype, out, inputs)
-    values = _activated(reference(problem, data, filter, bias), activation)
-    result[...] = rounded(values, problem.dtype)
+    weights = _packed(problem.structure, filter, bias, activation)
+    _compute(weights, problem, data, result, threads or pool.current_threads())
     return result
 
 
@@ -46,14 +47,24 @@ class LayerInfo:
     """How a layer runs."""
 
     algorithm: str
-    compiled: str
+    reason: str
+    compiled: str  # where its code came from: "cold" (compiled now), "disk" or "memory"
     compile_ms: float
     threads: int | None
     accuracy: str
+    tile: tuple[int, int]  # rows and columns of the register block
+    phases: int
+    packed_bytes: int
 
 
 class Layer:
-    """An operator with its weights: `layer(x)` takes any batch and any spatial size."""
+    """An operator with its weights: `layer(x)` takes any batch and any spatial size.
+
+    >>> import numpy as np, unstride
+    >>> layer = unstride.openvino.ConvolutionBackpropData([2]).compile(np.ones((1, 1, 2), np.float32))
+    >>> layer(np.array([[[1, 2, 3]]], np.float32))
+    array([[[1., 1., 2., 2., 3., 3.]]], dtype=float32)
+    """
 
     def __init__(
         self,
@@ -62,36 +73,76 @@ class Layer:
         filter: Any,
         bias: Any = None,
         *,
-        activation: str | tuple[str, float] | None = None,
+        activation: Activation = None,
         threads: int | None = None,
         accuracy: str = "standard",
     ) -> None:
         self._structure = structure
         self._resolve = resolve
-        self._operands = (np.array(filter), None if bias is None else np.array(bias))
-        self._options: dict[str, Any] = {"activation": activation, "threads": threads, "accuracy": accuracy}
-        self.info = LayerInfo("reference", "memory", 0.0, threads, accuracy)
+        self._threads = threads
+        self._dtype = buffers.numpy_dtype(structure.dtype)
+        self._weights = _packed(structure, filter, bias, activation)
+        self._resolved: dict[Any, tuple[Problem, str | None]] = {}
+        program = self._weights.program
+        plan = program.plan
+        self.info = LayerInfo(
+            algorithm=plan.algorithm,
+            reason=plan.reason,
+            compiled=program.loaded.origin,
+            compile_ms=program.loaded.milliseconds,
+            threads=threads,
+            accuracy=accuracy,
+            tile=(plan.tile.rows, plan.tile.columns),
+            phases=plan.phase_count,
+            packed_bytes=int(self._weights.packed.nbytes),
+        )
 
     def __call__(self, data: Any, output_shape: Any = None, out: Any = None) -> Any:
         """Run on one array; a RuleWarning is issued where the rule sets disagree for this call."""
+        if type(data) is not np.ndarray or data.dtype is not self._dtype:
+            data = self._accepted(data)
+        key = data.shape if output_shape is None else (data.shape, *map(int, output_shape))
+        known = self._resolved.get(key)
+        if known is None:
+            known = self._meet(key, data.shape, output_shape)
+        problem, warning = known
+        if warning:
+            warnings.warn(warning, RuleWarning, stacklevel=2)
+        if out is None:
+            result = buffers.result_buffer(problem.result_shape, problem.dtype, None, ())
+        else:
+            result = buffers.result_buffer(problem.result_shape, problem.dtype, out, (data,))
+        _compute(self._weights, problem, data, result, self._threads or pool.current_threads())
+        return result
+
+    def _accepted(self, data: Any) -> Any:
         values = buffers.as_input(data, "data")
         if buffers.dtype_name(values) != self._structure.dtype:
             rule = f"the layer was compiled for {self._structure.dtype}"
             raise DTypeError("data", buffers.dtype_name(values), rule, "convert the data or compile again")
-        problem, warning = self._resolve(values.shape, output_shape)
-        if warning:
-            warnings.warn(warning, RuleWarning, stacklevel=2)
-        return run(problem, values, *self._operands, out=out, **self._options)
-
-
-def _activated(values: Any, activation: str | tuple[str, float] | None) -> Any:
-    if activation is None:
         return values
-    if activation == "relu":
-        return np.maximum(values, 0)
-    if activation == "tanh":
-        return np.tanh(values)
-    if activation == "sigmoid":
-        with np.errstate(over="ignore"):
-            return 1 / (1 + np.exp(-values))
-    return np.where(values > 0, values, float(activation[1]) * values)
+
+    def _meet(self, key: Any, shape: tuple[int, ...], output_shape: Any) -> tuple[Problem, str | None]:
+        found = self._resolve(shape, output_shape)
+        if len(self._resolved) >= _SHAPES_KEPT:
+            self._resolved.clear()
+        self._resolved[key] = found
+        return found
+
+
+def _packed(structure: Structure, filter: Any, bias: Any, activation: Activation) -> Weights:
+    kind, slope = activation if isinstance(activation, tuple) else (activation or "none", 0.0)
+    return pack(structure, host(), buffers.contiguous(filter), bias, kind, float(slope))
+
+
+def _compute(weights: Weights, problem: Problem, data: Any, result: Any, threads: int) -> None:
+    # Sizes are checked a second time, from the real buffers, right before native code sees their addresses.
+    if data.shape != problem.data_shape or result.shape != problem.result_shape:
+        raise ShapeError("data", (data.shape, result.shape), f"the problem is {problem}")
+    values = buffers.contiguous(data)
+    if result.flags.c_contiguous:
+        weights.run(problem, values, result, threads)
+        return
+    dense = buffers.result_buffer(problem.result_shape, problem.dtype, None, ())
+    weights.run(problem, values, dense, threads)
+    result[...] = dense

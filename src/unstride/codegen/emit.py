@@ -1,0 +1,258 @@
+"""A thin structured layer over llvmlite.ir: integer arithmetic with operators, loops, branches, typed memory.
+
+Kernels are written against this file and read like the loops they emit:
+
+    e = Emitter(module, "sum", [I64, PTR])
+    n, data = e.arg_int(0), e.arg_ptr(1, F32)
+    for i in e.range(n):
+        data.store(i, ...)
+    e.ret()
+
+`for i in e.range(n)` runs its body once, in Python, between the loop's header and its latch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from llvmlite import ir
+
+__all__ = ["F16", "F32", "F64", "I1", "I8", "I16", "I32", "I64", "PTR", "VOID", "Emitter", "Int", "Ptr", "Var", "vector"]
+
+I1, I8, I16, I32, I64 = (ir.IntType(bits) for bits in (1, 8, 16, 32, 64))
+F16, F32, F64 = ir.HalfType(), ir.FloatType(), ir.DoubleType()
+PTR, VOID = ir.PointerType(), ir.VoidType()
+
+IntLike = "Int | int"
+
+
+def vector(element: Any, lanes: int) -> Any:
+    return ir.VectorType(element, lanes)
+
+
+@dataclass(frozen=True, eq=False)
+class Int:
+    """A signed 64-bit value under construction; constants fold in Python."""
+
+    e: Emitter
+    value: Any
+
+    def _binary(self, name: str, other: Int | int, flags: tuple[str, ...] = ("nsw",)) -> Int:
+        return Int(self.e, getattr(self.e.b, name)(self.value, self.e.raw(other), flags=flags))
+
+    def __add__(self, other: Int | int) -> Int:
+        return self if _is(other, 0) else self._binary("add", other)
+
+    def __radd__(self, other: Int | int) -> Int:
+        return self + other
+
+    def __sub__(self, other: Int | int) -> Int:
+        return self if _is(other, 0) else self._binary("sub", other)
+
+    def __rsub__(self, other: int) -> Int:
+        return self.e.int(other) - self
+
+    def __mul__(self, other: Int | int) -> Int:
+        return self if _is(other, 1) else self._binary("mul", other)
+
+    def __rmul__(self, other: Int | int) -> Int:
+        return self * other
+
+    def __floordiv__(self, other: Int | int) -> Int:
+        """Truncating division: every quotient in the kernels has operands >= 0."""
+        return self._binary("sdiv", other, ())
+
+    def __mod__(self, other: Int | int) -> Int:
+        return self._binary("srem", other, ())
+
+    def __and__(self, other: Int | int) -> Int:
+        return self._binary("and_", other, ())
+
+    def compare(self, operator: str, other: Int | int) -> Any:
+        return self.e.b.icmp_signed(operator, self.value, self.e.raw(other))
+
+    def __lt__(self, other: Int | int) -> Any:
+        return self.compare("<", other)
+
+    def __le__(self, other: Int | int) -> Any:
+        return self.compare("<=", other)
+
+    def __gt__(self, other: Int | int) -> Any:
+        return self.compare(">", other)
+
+    def __ge__(self, other: Int | int) -> Any:
+        return self.compare(">=", other)
+
+    def equals(self, other: Int | int) -> Any:
+        return self.compare("==", other)
+
+    def differs(self, other: Int | int) -> Any:
+        return self.compare("!=", other)
+
+
+@dataclass(frozen=True, eq=False)
+class Ptr:
+    """A pointer that knows its element type; offsets count elements."""
+
+    e: Emitter
+    value: Any
+    element: Any
+
+    def __add__(self, offset: Int | int) -> Ptr:
+        if _is(offset, 0):
+            return self
+        return Ptr(self.e, self.e.b.gep(self.value, [self.e.raw(offset)], source_etype=self.element), self.element)
+
+    def as_type(self, element: Any) -> Ptr:
+        return Ptr(self.e, self.value, element)
+
+    def load(self, offset: Int | int = 0, lanes: int = 0) -> Any:
+        """One element, or `lanes` consecutive ones as a vector."""
+        typ = vector(self.element, lanes) if lanes else self.element
+        return self.e.b.load((self + offset).value, typ=typ, align=size_of(self.element))
+
+    def int(self, offset: Int | int = 0) -> Int:
+        return Int(self.e, self.load(offset))
+
+    def store(self, offset: Int | int, value: Any) -> None:
+        raw = value.value if isinstance(value, Int | Ptr) else value
+        self.e.b.store(raw, (self + offset).value, align=size_of(self.element))
+
+
+class Var:
+    """A mutable 64-bit variable; LLVM turns it into a register."""
+
+    def __init__(self, e: Emitter, initial: Int | int) -> None:
+        self.e = e
+        self.slot = e.stack(I64)
+        self.set(initial)
+
+    def get(self) -> Int:
+        return self.slot.int()
+
+    def set(self, value: Int | int) -> None:
+        self.slot.store(0, self.e.raw(value))
+
+
+class Emitter:
+    """One function under construction."""
+
+    def __init__(self, module: Any, name: str, arguments: Sequence[Any], *, internal: bool = False) -> None:
+        self.module = module
+        self.function = ir.Function(module, ir.FunctionType(VOID, list(arguments)), name)
+        self.function.attributes.add("nounwind")
+        if internal:
+            self.function.linkage = "internal"
+            self.function.attributes.add("noinline")
+        self.entry = self.function.append_basic_block("entry")
+        body = self.function.append_basic_block("body")
+        self.b = ir.IRBuilder(body)
+        self._body = body
+
+    def ret(self) -> None:
+        self.b.ret_void()
+        ir.IRBuilder(self.entry).branch(self._body)
+
+    # -- values
+
+    def raw(self, value: Int | int) -> Any:
+        return value.value if isinstance(value, Int) else ir.Constant(I64, value)
+
+    def int(self, value: Int | int) -> Int:
+        return value if isinstance(value, Int) else Int(self, ir.Constant(I64, value))
+
+    def arg_int(self, index: int) -> Int:
+        return Int(self, self.function.args[index])
+
+    def arg_ptr(self, index: int, element: Any, *, noalias: bool = False) -> Ptr:
+        if noalias:
+            self.function.args[index].add_attribute("noalias")
+        return Ptr(self, self.function.args[index], element)
+
+    def stack(self, element: Any, count: int = 1) -> Ptr:
+        """Storage in the entry block, so that a loop does not grow the stack."""
+        slot = ir.IRBuilder(self.entry).alloca(ir.ArrayType(element, count))
+        slot.type = PTR  # llvmlite still gives it a typed pointer; LLVM itself knows only opaque ones
+        return Ptr(self, slot, element)
+
+    def var(self, initial: Int | int) -> Var:
+        return Var(self, initial)
+
+    def ptr(self, address: Int, element: Any) -> Ptr:
+        return Ptr(self, self.b.inttoptr(address.value, PTR), element)
+
+    def select(self, condition: Any, yes: Int | int, no: Int | int) -> Int:
+        return Int(self, self.b.select(condition, self.raw(yes), self.raw(no)))
+
+    def min(self, left: Int | int, right: Int | int) -> Int:
+        left = self.int(left)
+        return self.select(left < right, left, right)
+
+    def max(self, left: Int | int, right: Int | int) -> Int:
+        left = self.int(left)
+        return self.select(left > right, left, right)
+
+    # -- control flow
+
+    def range(self, start: Int | int, stop: Int | int | None = None, step: int = 1) -> Iterator[Int]:
+        if stop is None:
+            start, stop = 0, start
+        stop_raw = self.raw(stop)
+        before = self.b.block
+        body, after = self.function.append_basic_block("loop"), self.function.append_basic_block("done")
+        self.b.cbranch(self.b.icmp_signed("<", self.raw(start), stop_raw), body, after)
+        self.b.position_at_end(body)
+        index = self.b.phi(I64)
+        index.add_incoming(self.raw(start), before)
+        yield Int(self, index)
+        following = self.b.add(index, ir.Constant(I64, step), flags=("nsw",))
+        index.add_incoming(following, self.b.block)
+        self.b.cbranch(self.b.icmp_signed("<", following, stop_raw), body, after)
+        self.b.position_at_end(after)
+
+    @contextmanager
+    def when(self, condition: Any) -> Iterator[None]:
+        with self.b.if_then(condition):
+            yield
+
+    @contextmanager
+    def either(self, condition: Any) -> Iterator[tuple[Any, Any]]:
+        with self.b.if_else(condition) as branches:
+            yield branches
+
+    def call(self, function: Any, *arguments: Any) -> None:
+        self.b.call(function, [a.value if isinstance(a, Int | Ptr) else self.raw(a) for a in arguments])
+
+    # -- vectors
+
+    def splat(self, scalar: Any, lanes: int) -> Any:
+        seed = self.b.insert_element(ir.Constant(vector(scalar.type, lanes), ir.Undefined), scalar, ir.Constant(I32, 0))
+        mask = ir.Constant(vector(I32, lanes), [0] * lanes)
+        return self.b.shuffle_vector(seed, seed, mask)
+
+    def intrinsic(self, name: str, result: Any, arguments: Sequence[Any]) -> Any:
+        known = self.module.globals.get(name)
+        if known is None:
+            known = ir.Function(self.module, ir.FunctionType(result, [a.type for a in arguments]), name)
+        return self.b.call(known, list(arguments))
+
+    def fma(self, a: Any, b: Any, c: Any) -> Any:
+        return self.intrinsic(f"llvm.fma.{mangle(c.type)}", c.type, (a, b, c))
+
+
+def size_of(element: Any) -> int:
+    return {"i8": 1, "i16": 2, "half": 2, "i32": 4, "float": 4, "i64": 8, "double": 8, "ptr": 8}[str(element)]
+
+
+def mangle(typ: Any) -> str:
+    """The type suffix of an overloaded intrinsic: v8f32, f64, v4i16."""
+    if isinstance(typ, ir.VectorType):
+        return f"v{typ.count}{mangle(typ.element)}"
+    return {"half": "f16", "float": "f32", "double": "f64", "ptr": "p0"}.get(str(typ), str(typ))
+
+
+def _is(value: Int | int, constant: int) -> bool:
+    return isinstance(value, int) and value == constant

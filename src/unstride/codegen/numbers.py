@@ -1,0 +1,120 @@
+"""Element types: how a number is stored, how it is computed, and the conversions between the two.
+
+f16 and bf16 are computed in f32 and rounded once, to nearest even, at the store. The conversions that a CPU level lacks
+are written out in integer instructions: LLVM would otherwise call a library function that a JIT cannot find.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from llvmlite import ir
+
+from unstride.codegen.emit import F16, F32, F64, I16, I32, Emitter, Int, Ptr, vector
+from unstride.plan.machine import ISA
+
+__all__ = ["Numbers", "constant"]
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """One dtype on one ISA. A width of 0 lanes means a scalar."""
+
+    dtype: str
+    isa: ISA
+
+    @property
+    def stored(self) -> Any:
+        return {"f32": F32, "f64": F64, "f16": F16 if self.isa.half_conversion else I16, "bf16": I16}[self.dtype]
+
+    @property
+    def computed(self) -> Any:
+        return F64 if self.dtype == "f64" else F32
+
+    @property
+    def lanes(self) -> int:
+        return self.isa.lanes(8 if self.dtype == "f64" else 4)
+
+    def load(self, source: Ptr, offset: Int | int, lanes: int = 0) -> Any:
+        """A stored value, widened."""
+        return self.widen(source.e, source.as_type(self.stored).load(offset, lanes))
+
+    def store(self, target: Ptr, offset: Int | int, value: Any) -> None:
+        """A computed value, rounded."""
+        target.as_type(self.stored).store(offset, self.narrow(target.e, value))
+
+    def widen(self, e: Emitter, value: Any) -> Any:
+        if self.stored is self.computed:
+            return value
+        if self.dtype == "bf16":
+            return e.b.bitcast(e.b.shl(e.b.zext(value, _like(I32, value)), constant(_like(I32, value), 16)), _like(F32, value))
+        if self.isa.half_conversion:
+            return e.b.fpext(value, _like(F32, value))
+        return _half_to_float(e, value)
+
+    def narrow(self, e: Emitter, value: Any) -> Any:
+        if self.stored is self.computed:
+            return value
+        if self.dtype == "bf16":
+            return _float_to_bfloat(e, value)
+        if self.isa.half_conversion:
+            return e.b.fptrunc(value, _like(F16, value))
+        return _float_to_half(e, value)
+
+    def multiply_add(self, e: Emitter, a: Any, b: Any, c: Any) -> Any:
+        """a*b + c; fused where the machine can (SSE2 would call a library function for it)."""
+        if self.isa.name == "sse2":
+            return e.b.fadd(e.b.fmul(a, b), c)
+        return e.fma(a, b, c)
+
+
+def constant(typ: Any, value: float | int) -> Any:
+    """A scalar constant, or a vector of equal ones."""
+    if isinstance(typ, ir.VectorType):
+        return ir.Constant(typ, [value] * typ.count)
+    return ir.Constant(typ, value)
+
+
+def _like(element: Any, value: Any) -> Any:
+    return vector(element, value.type.count) if isinstance(value.type, ir.VectorType) else element
+
+
+def _float_to_bfloat(e: Emitter, value: Any) -> Any:
+    b, i32 = e.b, _like(I32, value)
+    bits = b.bitcast(value, i32)
+    high = b.lshr(bits, constant(i32, 16))
+    odd = b.and_(high, constant(i32, 1))
+    rounded = b.lshr(b.add(b.add(bits, constant(i32, 0x7FFF)), odd), constant(i32, 16))
+    quiet = b.or_(high, constant(i32, 0x40))
+    return b.trunc(b.select(b.fcmp_unordered("uno", value, value), quiet, rounded), _like(I16, value))
+
+
+def _half_to_float(e: Emitter, value: Any) -> Any:
+    """Shift the fields into place; a multiplication by 2**112 corrects the exponent, subnormals included."""
+    b, i32, f32 = e.b, _like(I32, value), _like(F32, value)
+    wide = b.zext(value, i32)
+    magnitude = b.and_(wide, constant(i32, 0x7FFF))
+    shifted = b.shl(magnitude, constant(i32, 13))
+    scaled = b.bitcast(b.fmul(b.bitcast(shifted, f32), constant(f32, 2.0**112)), i32)
+    special = b.or_(shifted, constant(i32, 0x7F800000))
+    finite = b.icmp_unsigned("<", magnitude, constant(i32, 0x7C00))
+    sign = b.shl(b.and_(wide, constant(i32, 0x8000)), constant(i32, 16))
+    return b.bitcast(b.or_(b.select(finite, scaled, special), sign), f32)
+
+
+def _float_to_half(e: Emitter, value: Any) -> Any:
+    b, i32, f32 = e.b, _like(I32, value), _like(F32, value)
+    bits = b.bitcast(value, i32)
+    sign = b.and_(b.lshr(bits, constant(i32, 16)), constant(i32, 0x8000))
+    magnitude = b.and_(bits, constant(i32, 0x7FFFFFFF))
+    # Subnormal: adding 0.5 makes the adder round at the right bit.
+    small = b.sub(b.bitcast(b.fadd(b.bitcast(magnitude, f32), constant(f32, 0.5)), i32), constant(i32, 0x3F000000))
+    odd = b.and_(b.lshr(magnitude, constant(i32, 13)), constant(i32, 1))
+    rebias = constant(i32, (0xFFF - (112 << 23)) & 0xFFFFFFFF)
+    normal = b.lshr(b.add(b.add(magnitude, rebias), odd), constant(i32, 13))
+    is_nan = b.icmp_unsigned(">", magnitude, constant(i32, 0x7F800000))
+    special = b.select(is_nan, constant(i32, 0x7E00), constant(i32, 0x7C00))
+    result = b.select(b.icmp_unsigned("<", magnitude, constant(i32, 0x38800000)), small, normal)
+    result = b.select(b.icmp_unsigned("<", magnitude, constant(i32, 0x47800000)), result, special)
+    return b.trunc(b.or_(result, sign), _like(I16, value))

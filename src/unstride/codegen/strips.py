@@ -1,0 +1,122 @@
+"""Moving pixels between arrays and strips: copy, widen, pad with zeros, transpose.
+
+A strip is a small scratch array in pixel-major order and computed type. Filling it takes care of borders, layouts and
+element types, so that the inner loop need not know of any of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+
+from unstride.codegen.emit import I32, I64, PTR, Emitter, Ptr
+from unstride.codegen.numbers import Numbers, constant
+
+__all__ = ["emit_copy", "emit_transpose", "emit_zero", "transpose_block"]
+
+
+def emit_zero(module: Any, numbers: Numbers) -> Any:
+    """zero(target, count): computed elements; may run over by less than a vector, which a strip has room for."""
+    e = Emitter(module, "zero", [PTR, I64], internal=True)
+    target, lanes = e.arg_ptr(0, numbers.computed), numbers.lanes
+    nothing = constant(ir.VectorType(numbers.computed, lanes), 0.0)
+    for i in e.range(0, e.arg_int(1), lanes):
+        target.store(i, nothing)
+    e.ret()
+    return e.function
+
+
+def emit_copy(module: Any, numbers: Numbers) -> Any:
+    """copy(target, source, count): stored elements, widened."""
+    e = Emitter(module, "copy", [PTR, PTR, I64], internal=True)
+    target = e.arg_ptr(0, numbers.computed, noalias=True)
+    source = e.arg_ptr(1, numbers.stored, noalias=True)
+    count, lanes = e.arg_int(2), numbers.lanes
+    whole = count - (count & (lanes - 1))
+    for i in e.range(0, whole, lanes):
+        target.store(i, numbers.load(source, i, lanes))
+    for i in e.range(whole, count):
+        target.store(i, numbers.load(source, i))
+    e.ret()
+    return e.function
+
+
+def emit_transpose(module: Any, name: str, numbers: Numbers, *, widen: bool) -> Any:
+    """name(target, target_pitch, source, source_pitch, rows, columns): target[c, r] = source[r, c], pitches in elements.
+
+    `widen` says the direction: stored to computed, or computed to stored.
+    """
+    e = Emitter(module, name, [PTR, I64, PTR, I64, I64, I64], internal=True)
+    stored, computed = numbers.stored, numbers.computed
+    target = e.arg_ptr(0, computed if widen else stored, noalias=True)
+    source = e.arg_ptr(2, stored if widen else computed, noalias=True)
+    target_pitch, source_pitch, rows, columns = (e.arg_int(i) for i in (1, 3, 4, 5))
+
+    def load(at: Ptr, lanes: int) -> Any:
+        return numbers.load(at, 0, lanes) if widen else at.load(0, lanes)
+
+    def store(at: Ptr, value: Any) -> None:
+        if widen:
+            at.store(0, value)
+        else:
+            numbers.store(at, 0, value)
+
+    def block(size: int) -> None:
+        """Blocks of size x size; the last one is moved back to end with the array."""
+        for row in e.range(0, rows, size):
+            r = e.min(row, rows - size)
+            for column in e.range(0, columns, size):
+                c = e.min(column, columns - size)
+                lines = [load(source + ((r + i) * source_pitch + c), size) for i in range(size)]
+                for i, line in enumerate(transpose_block(e, lines)):
+                    store(target + ((c + i) * target_pitch + r), line)
+
+    def fits(size: int) -> Any:
+        return e.b.and_(rows >= size, columns >= size)
+
+    def by_element() -> None:
+        for r in e.range(rows):
+            for c in e.range(columns):
+                store(target + (c * target_pitch + r), load(source + (r * source_pitch + c), 0))
+
+    _first_that_fits(e, [size for size in (numbers.lanes, 8, 4, 2) if size <= numbers.lanes], fits, block, by_element)
+    e.ret()
+    return e.function
+
+
+def _first_that_fits(
+    e: Emitter, sizes: list[int], fits: Callable[[int], Any], block: Callable[[int], None], last: Callable[[], None]
+) -> None:
+    if not sizes:
+        last()
+        return
+    with e.either(fits(sizes[0])) as (then, otherwise):
+        with then:
+            block(sizes[0])
+        with otherwise:
+            rest = [size for size in sizes[1:] if size < sizes[0]]
+            _first_that_fits(e, rest, fits, block, last)
+
+
+def transpose_block(e: Emitter, lines: list[Any]) -> list[Any]:
+    """Transpose n vectors of n lanes, n a power of two: exchange ever smaller off-diagonal squares."""
+    n = len(lines)
+    distance = n // 2
+    while distance:
+        low = ir.Constant(
+            ir.VectorType(I32, n), [i if not i & distance else n + i - distance for i in range(n)]
+        )
+        high = ir.Constant(
+            ir.VectorType(I32, n), [i + distance if not i & distance else n + i for i in range(n)]
+        )
+        for i in range(n):
+            if not i & distance:
+                a, b = lines[i], lines[i + distance]
+                lines[i] = e.b.shuffle_vector(a, b, low)
+                lines[i + distance] = e.b.shuffle_vector(a, b, high)
+        distance //= 2
+    return lines
+
+

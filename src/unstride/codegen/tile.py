@@ -1,0 +1,204 @@
+"""The inner loop: rows x vectors accumulators that live in registers from the first tap to the only store.
+
+A tile reads its rows through one address each, so the rows may be any positions: neighbours, several image rows, several
+images. The list of taps says where, relative to those addresses, each run of K starts. Depth of the channels, distance of
+rows and number of taps are run-time values; only the shape of the register block is compiled in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+from llvmlite import ir
+
+from unstride.codegen.activation import activate
+from unstride.codegen.emit import F64, I64, PTR, Emitter, Int, Ptr, vector
+from unstride.codegen.numbers import Numbers, constant
+
+__all__ = ["MOST_ROWS", "TileArgs", "TileFamily", "TileKind"]
+
+MOST_ROWS = 32
+
+
+class TileArgs(IntEnum):
+    """What a tile function finds at its one argument; addresses of its rows follow."""
+
+    TAPS = 0
+    TAP_COUNT = 1
+    RUN = 2
+    WEIGHTS = 3
+    BIAS = 4
+    LOW = 5  # the columns to store are [LOW, HIGH)
+    HIGH = 6
+    SLOPE_BITS = 7
+    SOURCES = 8
+    RESULTS = 8 + MOST_ROWS
+    COUNT = 8 + 2 * MOST_ROWS
+
+
+@dataclass(frozen=True)
+class TileKind:
+    """What is compiled into a family of tiles."""
+
+    depthwise: bool  # the source is a vector of channels instead of one broadcast value
+    activation: str
+    stores_computed: bool  # results go to a strip in the computed type, to be rounded later
+    rows: tuple[int, ...]  # the row counts that exist
+    vectors: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class TileFamily:
+    """Emits `tile_{rows}x{vectors}` functions and the tables that find them."""
+
+    module: Any
+    numbers: Numbers
+    kind: TileKind
+
+    def emit(self) -> None:
+        for vectors in self.kind.vectors:
+            for rows in self.kind.rows:
+                _Tile(self.module, self.numbers, self.kind, rows, vectors).emit()
+        self._tables()
+
+    def _tables(self) -> None:
+        """For each row count the next tile that holds it, and that tile's row count."""
+        most = max(self.kind.rows)
+        fitting = [min(r for r in self.kind.rows if r >= max(1, m)) for m in range(most + 1)]
+        sizes = ir.GlobalVariable(self.module, ir.ArrayType(I64, most + 1), "tile_rows")
+        sizes.initializer = ir.Constant(sizes.value_type, [ir.Constant(I64, rows) for rows in fitting])
+        sizes.global_constant = True
+        sizes.linkage = "internal"
+        for vectors in self.kind.vectors:
+            table = ir.GlobalVariable(self.module, ir.ArrayType(PTR, most + 1), f"tiles_{vectors}")
+            entries = [_pointer_to(self.module.globals[f"tile_{rows}x{vectors}"]) for rows in fitting]
+            table.initializer = ir.Constant(table.value_type, entries)
+            table.global_constant = True
+            table.linkage = "internal"
+
+
+class _Tile:
+    def __init__(self, module: Any, numbers: Numbers, kind: TileKind, rows: int, vectors: int) -> None:
+        self.e = Emitter(module, f"tile_{rows}x{vectors}", [PTR], internal=True)
+        self.numbers, self.kind, self.rows, self.vectors = numbers, kind, rows, vectors
+        self.args = self.e.arg_ptr(0, I64)
+        self.lanes = numbers.lanes
+        self.typ = vector(numbers.computed, self.lanes)
+        self.width = vectors * self.lanes
+
+    def emit(self) -> None:
+        e = self.e
+        self.acc = [[e.stack(self.typ) for _ in range(self.vectors)] for _ in range(self.rows)]
+        for slot in (slot for row in self.acc for slot in row):
+            e.b.store(constant(self.typ, 0.0), slot.value)
+        self._accumulate()
+        self._finish()
+        e.ret()
+
+    # -- the sum
+
+    def _accumulate(self) -> None:
+        e, args = self.e, self.args
+        taps = e.ptr(args.int(TileArgs.TAPS), I64)
+        run = args.int(TileArgs.RUN)
+        weights = e.ptr(args.int(TileArgs.WEIGHTS), self.numbers.computed)
+        sources = [e.ptr(args.int(TileArgs.SOURCES + m), self.numbers.computed) for m in range(self.rows)]
+        for tap in e.range(args.int(TileArgs.TAP_COUNT)):
+            shift, first = taps.int(tap * 2), taps.int(tap * 2 + 1)
+            rows = [source + shift for source in sources]
+            panel = weights + first
+            if self.kind.depthwise:
+                self._depthwise_step(rows, panel)
+                continue
+            # Two steps per turn pay for the loop; more only make code to compile.
+            even = run - (run & 1)
+            for k in e.range(0, even, 2):
+                self._step(rows, panel, k)
+                self._step(rows, panel, k + 1)
+            with e.when((run & 1).differs(0)):
+                self._step(rows, panel, run - 1)
+
+    def _step(self, rows: list[Ptr], panel: Ptr, k: Int) -> None:
+        """One k: a row of weights against one broadcast value per tile row."""
+        weights = [panel.load(k * self.width + v * self.lanes, self.lanes) for v in range(self.vectors)]
+        for row, accumulators in zip(rows, self.acc, strict=True):
+            value = self.e.splat(row.load(k), self.lanes)
+            for weight, slot in zip(weights, accumulators, strict=True):
+                self._add(slot, value, weight)
+
+    def _depthwise_step(self, rows: list[Ptr], panel: Ptr) -> None:
+        """One tap: a vector of channels against the same channels of the weights."""
+        for v in range(self.vectors):
+            weight = panel.load(v * self.lanes, self.lanes)
+            for row, accumulators in zip(rows, self.acc, strict=True):
+                self._add(accumulators[v], row.load(v * self.lanes, self.lanes), weight)
+
+    def _add(self, slot: Ptr, a: Any, b: Any) -> None:
+        old = self.e.b.load(slot.value, typ=self.typ)
+        self.e.b.store(self.numbers.multiply_add(self.e, a, b, old), slot.value)
+
+    # -- bias, activation, store
+
+    def _finish(self) -> None:
+        e, args = self.e, self.args
+        low, high = args.int(TileArgs.LOW), args.int(TileArgs.HIGH)
+        bias_row = e.ptr(args.int(TileArgs.BIAS), self.numbers.computed)
+        bias = [bias_row.load(v * self.lanes, self.lanes) for v in range(self.vectors)]
+        whole = e.b.and_(low.equals(0), high.equals(self.width))
+        simple = self.kind.activation in ("none", "relu", "leaky_relu")
+        if not simple:
+            # A long activation is emitted once and looped over, not unrolled over every accumulator.
+            self._store_rows_in_a_loop(bias, low, high)
+            return
+        with e.either(whole) as (then, otherwise):
+            with then:
+                for m, accumulators in enumerate(self.acc):
+                    target = e.ptr(args.int(TileArgs.RESULTS + m), self._stored())
+                    for v, slot in enumerate(accumulators):
+                        self._store(target, v, self._epilogue(e.b.load(slot.value, typ=self.typ), bias[v]))
+            with otherwise:
+                self._store_rows_in_a_loop(bias, low, high)
+
+    def _store_rows_in_a_loop(self, bias: list[Any], low: Int, high: Int) -> None:
+        e = self.e
+        spill = e.stack(self.typ, self.rows * self.vectors).as_type(self.numbers.computed)
+        for m, accumulators in enumerate(self.acc):
+            for v, slot in enumerate(accumulators):
+                spill.store((m * self.vectors + v) * self.lanes, e.b.load(slot.value, typ=self.typ))
+        line = e.stack(self.typ, self.vectors).as_type(self._stored())
+        for m in e.range(self.rows):
+            for v in range(self.vectors):
+                value = spill.load(m * self.width + v * self.lanes, self.lanes)
+                self._store(line, v, self._epilogue(value, bias[v]))
+            target = e.ptr(self.args.int(m + TileArgs.RESULTS), self._stored())
+            for column in e.range(low, high):
+                target.store(column, line.load(column))
+
+    def _epilogue(self, value: Any, bias: Any) -> Any:
+        e = self.e
+        return activate(e, self.kind.activation, e.b.fadd(value, bias), self._slope())
+
+    def _slope(self) -> Any:
+        if self.kind.activation != "leaky_relu":
+            return None
+        slope = self.e.b.bitcast(self.args.load(TileArgs.SLOPE_BITS), F64)
+        if self.numbers.computed != F64:
+            slope = self.e.b.fptrunc(slope, self.numbers.computed)
+        return self.e.splat(slope, self.lanes)
+
+    def _stored(self) -> Any:
+        return self.numbers.computed if self.kind.stores_computed else self.numbers.stored
+
+    def _store(self, target: Ptr, v: int, value: Any) -> None:
+        if self.kind.stores_computed:
+            target.store(v * self.lanes, value)
+        else:
+            self.numbers.store(target, v * self.lanes, value)
+
+
+def _pointer_to(function: Any) -> Any:
+    """A function as an entry of a constant table."""
+    return ir.FormattedConstant(PTR, function.get_reference())
+

@@ -1,0 +1,182 @@
+"""The layout of the integer tables that a plan hands to generated code.
+
+Machine code is generated once per family; what differs from layer to layer and from size to size is data. Each
+table is a run of 64-bit integers; this file is the only place that says which integer means what, and both sides,
+the planner that writes and the generator that reads, look here.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum, auto, unique
+
+__all__ = ["NOWHERE", "Job", "Outer", "Pack", "PackPanel", "Panel", "VRange", "XRange"]
+
+NOWHERE = -(2**62)  # an edge position that does not exist
+
+
+class _Field(IntEnum):
+    @staticmethod
+    def _generate_next_value_(name: str, start: int, count: int, last_values: list[int]) -> int:
+        return count
+
+
+@unique
+class Job(_Field):
+    """One launch: pointers, then geometry. Offsets and strides count elements, OFFSET_* count bytes."""
+
+    # addresses that differ from call to call come first, to be written in one stroke
+    SOURCE = auto()
+    RESULT = auto()
+    SCRATCH = auto()
+    WEIGHTS = auto()
+    BIAS = auto()
+    REST = auto()  # the padded bias after the activation: what a result without taps is
+    SLOPE_BITS = auto()  # leaky_relu's slope, as the bits of a double
+    SCRATCH_PER_SLOT = auto()
+    PLAN = auto()  # address of the plan's tables
+    SIZES = auto()  # address of the tables that depend on sizes
+    # where tables start, in integers from PLAN
+    PANELS = auto()
+    INNER_TAPS = auto()
+    OUTER_TAPS = auto()
+    PLANES = auto()
+    OUTER_PHASES = auto()
+    # where tables start, in integers from SIZES
+    X_RANGES = auto()
+    V_RANGES = auto()
+    OUTER_AXES = auto()
+    PANEL_BLOCKS = auto()
+    # the work grid
+    IMAGES = auto()
+    IMAGES_PER_UNIT = auto()
+    N_BLOCKS = auto()
+    P_BLOCKS = auto()
+    V_LOW = auto()
+    V_HIGH = auto()
+    V_UNIT = auto()
+    V_BLOCKS = auto()
+    X_LOW = auto()
+    X_HIGH = auto()
+    X_UNIT = auto()
+    X_BLOCKS = auto()
+    OUTER_COUNT = auto()
+    OUTER_POSITIONS = auto()
+    # the source side
+    SOURCE_V_STEP = auto()
+    SOURCE_X_STEP = auto()
+    SOURCE_V_FIRST = auto()
+    SOURCE_X_FIRST = auto()
+    SOURCE_V_SPAN = auto()
+    SOURCE_X_SPAN = auto()
+    SOURCE_V_SIZE = auto()
+    SOURCE_X_SIZE = auto()
+    SOURCE_N_STRIDE = auto()
+    SOURCE_V_STRIDE = auto()
+    SOURCE_X_STRIDE = auto()
+    SOURCE_C_STRIDE = auto()
+    CHANNELS = auto()
+    PIXEL_PITCH = auto()
+    PLANE_COUNT = auto()
+    # the result side
+    RESULT_V_STEP = auto()
+    RESULT_X_STEP = auto()
+    RESULT_V_BEGIN = auto()
+    RESULT_X_BEGIN = auto()
+    RESULT_V_SIZE = auto()
+    RESULT_X_SIZE = auto()
+    RESULT_N_STRIDE = auto()
+    RESULT_V_STRIDE = auto()
+    RESULT_X_STRIDE = auto()
+    RESULT_C_STRIDE = auto()
+    # scratch of one slot
+    OFFSET_STRIP = auto()
+    OFFSET_OUT = auto()
+    OFFSET_TAPS = auto()
+    HOLES = auto()  # 1 if the out strip starts as REST, since not every element of it is computed
+
+
+@unique
+class Pack(_Field):
+    """One packing of weights; tasks are panels."""
+
+    SOURCE = auto()
+    PACKED = auto()
+    PANELS = auto()  # addresses of tables
+    STEPS = auto()
+    COLUMNS = auto()
+    NOT_FINITE = auto()  # one integer per panel, set to 1 if it holds an infinity or a NaN
+    CHANNELS = auto()
+    CHANNEL_STRIDE = auto()
+
+
+@unique
+class PackPanel(_Field):
+    PACKED = auto()
+    SOURCE = auto()
+    STEPS_FIRST = auto()
+    STEPS = auto()
+    COLUMNS_FIRST = auto()
+    COLUMNS = auto()
+    WIDTH = auto()
+
+
+@unique
+class Panel(_Field):
+    """A vertical slice of the packed weights: up to one tile's width of columns that share their taps."""
+
+    WEIGHTS = auto()  # element offset in the packed weights
+    INNER_FIRST = auto()
+    INNER_COUNT = auto()
+    OUTER_FIRST = auto()
+    OUTER_COUNT = auto()
+    RUN = auto()  # consecutive source elements per tap
+    CHANNEL = auto()  # first source channel of the group
+    COLUMN = auto()  # element offset of the first column from the position's own result element
+    COLUMNS = auto()
+    X_RANGE = auto()
+    V_RANGE = auto()
+    OUTER_PHASE = auto()
+    BIAS = auto()  # element offset in the padded bias
+    VECTORS = auto()  # width of the tile in vectors
+    GROUP_WIDTH = auto()  # columns of one pixel of the out strip
+    START = auto()  # 1 on the first panel that feeds the out strip
+    FLUSH = auto()  # 1 on the last panel that feeds the out strip
+    FLUSH_CHANNEL = auto()  # first result channel of the out strip
+    FLUSH_WIDTH = auto()
+
+
+@unique
+class XRange(_Field):
+    """Positions a panel covers: all columns in [FIRST, LAST), a window of them at the edge positions, if any."""
+
+    FIRST = auto()
+    LAST = auto()
+    LEFT = auto()
+    LEFT_LOW = auto()
+    LEFT_HIGH = auto()
+    RIGHT = auto()
+    RIGHT_LOW = auto()
+    RIGHT_HIGH = auto()
+
+
+@unique
+class VRange(_Field):
+    LOW = auto()
+    HIGH = auto()
+    PHASE = auto()
+
+
+@unique
+class Outer(_Field):
+    """One outer axis (any but the last two)."""
+
+    LOW = auto()
+    COUNT = auto()
+    SOURCE_STEP = auto()
+    SOURCE_SIZE = auto()
+    SOURCE_STRIDE = auto()
+    SOURCE_SHIFT = auto()
+    RESULT_STEP = auto()
+    RESULT_BEGIN = auto()
+    RESULT_SIZE = auto()
+    RESULT_STRIDE = auto()

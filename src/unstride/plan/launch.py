@@ -1,0 +1,371 @@
+"""Sizes enter here: how one call of a planned layer is cut into units of work, and the tables that say so.
+
+A *unit* is a box of positions of a few images: its source pixels, padded, fill one strip in L2. A task is a unit
+and a block of panels. Nothing here changes the order of any sum, so results do not depend on the split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import prod
+
+from unstride.plan.direct import DirectPlan
+from unstride.plan.job import NOWHERE, Job, Outer, Panel, VRange, XRange
+from unstride.plan.machine import Machine
+from unstride.plan.phases import AxisPhases, Phase, Tap
+from unstride.problem import Problem
+
+__all__ = ["Launch", "plan_launch"]
+
+_STRIP_BYTES = 240 * 1024
+_ROW = AxisPhases(1, 1, (Phase(0, (Tap(0, 0),)),))  # the missing row axis of a 1D case
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One size of one plan: the job's integers (addresses still 0), its size tables, and what it costs."""
+
+    problem: Problem
+    fields: tuple[int, ...]
+    sizes: tuple[int, ...]
+    tasks: int
+    threads: int  # how many the work was cut for
+    scratch_per_slot: int
+    prefill: bool  # the result starts as bias alone, since phases or regions without taps are not visited
+
+
+@dataclass(frozen=True)
+class _Grid:
+    """How positions, images and panels are cut."""
+
+    images: int
+    v_unit: int
+    x_unit: int
+    panel_blocks: tuple[int, ...]  # panel index where each block ends
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """One axis with its sizes."""
+
+    phases: AxisPhases
+    source_size: int
+    result_size: int
+    source_shift: int  # added to source_step*p + a
+    begin: int  # subtracted from result_step*p + r
+
+    def positions(self, r: int, taps: tuple[Tap, ...], *, reach: bool) -> tuple[int, int]:
+        """Positions whose result element of residue r exists (and, with `reach`, that some tap can reach)."""
+        step = self.phases.result_step
+        low = -((r - self.begin) // step)
+        high = (self.result_size - 1 - r + self.begin) // step + 1
+        if reach:
+            first, end = self.reach(taps)
+            low, high = max(low, first), min(high, end)
+        return low, max(low, high)
+
+    def reach(self, taps: tuple[Tap, ...]) -> tuple[int, int]:
+        """Positions from which the first or the last tap (or one between) falls inside the source."""
+        step = self.phases.source_step
+        low = -((taps[-1].a + self.source_shift) // step)
+        return low, (self.source_size - 1 - taps[0].a - self.source_shift) // step + 1
+
+    def ranges(self, *, reach: bool) -> list[tuple[int, int]]:
+        return [self.positions(phase.r, phase.taps, reach=reach) for phase in self.phases.phases]
+
+    def hull(self, *, reach: bool) -> tuple[int, int]:
+        alive = [(low, high) for low, high in self.ranges(reach=reach) if high > low]
+        return (min(low for low, _ in alive), max(high for _, high in alive)) if alive else (0, 0)
+
+
+def plan_launch(
+    plan: DirectPlan, problem: Problem, machine: Machine, threads: int, *, exact_borders: bool = False
+) -> Launch:
+    """The launch of one problem: its structure must be the plan's."""
+    return _Builder(plan, problem, machine, threads, exact_borders).build()
+
+
+class _Builder:
+    def __init__(self, plan: DirectPlan, problem: Problem, machine: Machine, threads: int, exact: bool) -> None:
+        self.plan, self.problem, self.machine, self.threads, self.exact = plan, problem, machine, threads, exact
+        scatter = problem.direction == "scatter"
+        source, result = (problem.x, problem.y) if scatter else (problem.y, problem.x)
+        none = (0,) * problem.rank
+        shifts, begins = (none, problem.begin) if scatter else (tuple(-b for b in problem.begin), none)
+        axes = [_Axis(*values) for values in zip(plan.axes, source, result, shifts, begins, strict=True)]
+        self.outer, self.x = axes[:-2], axes[-1]
+        self.v = axes[-2] if problem.rank > 1 else _Axis(_ROW, 1, 1, 0, 0)
+        self.prefill = plan.needs_prefill or _mostly_out_of_reach(axes)
+        self.compute_bytes = 8 if problem.dtype == "f64" else 4
+        self.v_hull, self.x_hull = self.v.hull(reach=self.prefill), self.x.hull(reach=self.prefill)
+        self.outer_hulls = [axis.hull(reach=self.prefill) for axis in self.outer]
+        self.outer_positions = prod(high - low for low, high in self.outer_hulls)
+
+    def build(self) -> Launch:
+        grid = self._grid()
+        tables = [self._x_table(), self._v_table(), self._outer_table(), self._block_table(grid)]
+        starts = [sum(map(len, tables[:i])) for i in range(len(tables))]
+        v_blocks, x_blocks = _blocks(self.v_hull, grid.v_unit), _blocks(self.x_hull, grid.x_unit)
+        n_blocks = -(-self.problem.batch // grid.images)
+        strip = _round(self._strip_bytes(grid.images, grid.v_unit, grid.x_unit))
+        out = _round(self._out_bytes(grid.images, grid.v_unit, grid.x_unit))
+        steps = max((p[Panel.INNER_COUNT] * p[Panel.OUTER_COUNT] for p in self.plan.panels), default=0)
+        taps = _round(16 * steps + 8 * len(self.plan.planes))
+        fields = {
+            **self._source_fields(),
+            **self._result_fields(),
+            Job.X_RANGES: starts[0],
+            Job.V_RANGES: starts[1],
+            Job.OUTER_AXES: starts[2],
+            Job.PANEL_BLOCKS: starts[3],
+            Job.IMAGES: self.problem.batch,
+            Job.IMAGES_PER_UNIT: grid.images,
+            Job.N_BLOCKS: n_blocks,
+            Job.P_BLOCKS: len(grid.panel_blocks),
+            Job.V_LOW: self.v_hull[0],
+            Job.V_HIGH: self.v_hull[1],
+            Job.V_UNIT: grid.v_unit,
+            Job.V_BLOCKS: v_blocks,
+            Job.X_LOW: self.x_hull[0],
+            Job.X_HIGH: self.x_hull[1],
+            Job.X_UNIT: grid.x_unit,
+            Job.X_BLOCKS: x_blocks,
+            Job.OUTER_COUNT: len(self.outer),
+            Job.OUTER_POSITIONS: self.outer_positions,
+            Job.OFFSET_STRIP: 0,
+            Job.OFFSET_OUT: strip,
+            Job.OFFSET_TAPS: strip + out,
+            Job.SCRATCH_PER_SLOT: strip + out + taps,
+            Job.HOLES: int(self.prefill),
+        }
+        tasks = n_blocks * len(grid.panel_blocks) * v_blocks * x_blocks * self.outer_positions
+        return Launch(
+            problem=self.problem,
+            fields=tuple(fields.get(field, 0) for field in Job),
+            sizes=tuple(value for table in tables for value in table),
+            tasks=tasks if prod(self.problem.result_shape) else 0,
+            threads=self.threads,
+            scratch_per_slot=fields[Job.SCRATCH_PER_SLOT],
+            prefill=self.prefill,
+        )
+
+    # -- how the work is cut
+
+    def _grid(self) -> _Grid:
+        whole = (len(self.plan.panels),)
+        nv, nx = self.v_hull[1] - self.v_hull[0], self.x_hull[1] - self.x_hull[0]
+        if self.exact or not nv * nx * self.outer_positions * self.problem.batch:
+            return _Grid(1, 1, 1, whole)
+        budget = min(_STRIP_BYTES, self.machine.l2_bytes // 2)
+        x_unit = _largest(nx, lambda x: self._footprint(1, 1, x) <= budget)
+        v_unit = _largest(nv, lambda v: self._footprint(1, v, x_unit) <= budget) if x_unit == nx else 1
+        images = 1
+        if x_unit == nx and v_unit == nv:
+            images = _largest(self.problem.batch, lambda n: self._footprint(n, nv, nx) <= budget)
+        if self.threads == 1:
+            return _Grid(images, v_unit, x_unit, whole)
+        positions = max(1, self.problem.batch * self.outer_positions * nv * nx)
+        blocks = self._panel_blocks() if positions < 128 * self.threads else whole
+        if len(blocks) > 1:
+            return _Grid(images, v_unit, x_unit, blocks)
+        return self._balanced(images, v_unit, x_unit, whole)
+
+    def _balanced(self, images: int, v_unit: int, x_unit: int, whole: tuple[int, ...]) -> _Grid:
+        """Cut further where that keeps every thread busy; the halo each cut adds is part of the cost."""
+        nv, nx = self.v_hull[1] - self.v_hull[0], self.x_hull[1] - self.x_hull[0]
+        best, best_cost = (images, v_unit, x_unit), float("inf")
+        for cut in _cuts(self.problem.batch, nv, nx, images, v_unit, x_unit, self.threads):
+            n, v, x = cut
+            units = -(-self.problem.batch // n) * -(-nv // v) * -(-nx // x) * self.outer_positions
+            halo = self._strip_pixels(n, v, x) * 4 + n * v * x * 16
+            rounding = -(-n * v * x // self.plan.tile.rows) * self.plan.tile.rows / (n * v * x)
+            cost = -(-units // self.threads) * halo * rounding
+            if cost < best_cost * 0.995:
+                best, best_cost = cut, cost
+        return _Grid(*best, whole)
+
+    def _panel_blocks(self) -> tuple[int, ...]:
+        """Panels cut into blocks of about equal weight, for layers whose weights outweigh their pixels."""
+        ends = self.plan.flush_ends
+        count = min(len(ends), 4 * self.threads)
+        if count < self.threads:
+            return (len(self.plan.panels),)
+        return tuple(ends[(i + 1) * len(ends) // count - 1] for i in range(count))
+
+    def _strip_pixels(self, images: int, v: int, x: int) -> int:
+        rows = self.v.phases.source_step * (v - 1) + self.v.phases.span
+        columns = self.x.phases.source_step * (x - 1) + self.x.phases.span
+        return images * len(self.plan.planes) * rows * columns
+
+    def _strip_bytes(self, images: int, v: int, x: int) -> int:
+        slack = 2 * self.plan.tile.columns  # a vector may start at the last element
+        return (self._strip_pixels(images, v, x) * self.plan.pixel_pitch + slack) * self.compute_bytes
+
+    def _out_bytes(self, images: int, v: int, x: int) -> int:
+        if not self.plan.through_strip:
+            return 0
+        width = max(p[Panel.GROUP_WIDTH] for p in self.plan.panels)
+        pixels = images * v * self.v.phases.result_step * x * self.x.phases.result_step
+        return (pixels * width + 2 * self.plan.tile.columns) * self.compute_bytes
+
+    def _footprint(self, images: int, v: int, x: int) -> int:
+        return max(self._strip_bytes(images, v, x), self._out_bytes(images, v, x))
+
+    # -- tables
+
+    def _x_table(self) -> list[int]:
+        return [value for key in self.plan.x_ranges for value in self._x_range(*key)]
+
+    def _x_range(self, class_index: int, start: int, columns: int) -> list[int]:
+        """Where a column block lives; a merged block may hang over the row's ends at one position on either side."""
+        c = self.plan.classes[class_index]
+        values = dict.fromkeys(XRange, NOWHERE)
+        if self.plan.through_strip or not self.plan.merged:
+            residues = range(c.first_phase, c.first_phase + c.phases)
+            spans = [self.x.positions(r, c.taps.taps, reach=self.prefill) for r in residues]
+            alive = [(low, high) for low, high in spans if high > low]
+            values[XRange.FIRST] = min((low for low, _ in alive), default=0)
+            values[XRange.LAST] = max((high for _, high in alive), default=0)
+            return [values[field] for field in XRange]
+        channels = self.plan.result_channels
+        pitch, row = self.x.phases.result_step * channels, self.x.result_size * channels
+        base = (c.first_phase - self.x.begin) * channels + start  # the block's first element at position 0
+
+        def window(p: int) -> tuple[int, int]:
+            return max(0, -base - p * pitch), min(columns, row - base - p * pitch)
+
+        low, high = -((base + columns - 1) // pitch), (row - 1 - base) // pitch + 1
+        first, last = -(base // pitch), (row - columns - base) // pitch + 1
+        if self.prefill:
+            near, far = self.x.reach(c.taps.taps)
+            low, high, first, last = max(low, near), min(high, far), max(first, near), min(last, far)
+        last = max(first, last)
+        values[XRange.FIRST], values[XRange.LAST] = first, last
+        edges = [p for p in range(low, min(high, low + 1)) if p < first]
+        edges += [p for p in range(max(low, high - 1), high) if p >= last and p not in edges]
+        names = ((XRange.LEFT, XRange.LEFT_LOW, XRange.LEFT_HIGH), (XRange.RIGHT, XRange.RIGHT_LOW, XRange.RIGHT_HIGH))
+        for p, (at, begin, end) in zip(edges, names, strict=False):
+            values[at] = p
+            values[begin], values[end] = window(p)
+        return [values[field] for field in XRange]
+
+    def _v_table(self) -> list[int]:
+        table: list[int] = []
+        for phase, (low, high) in zip(self.v.phases.phases, self.v.ranges(reach=self.prefill), strict=True):
+            values = {VRange.LOW: low, VRange.HIGH: high, VRange.PHASE: phase.r}
+            table += [values[field] for field in VRange]
+        return table
+
+    def _outer_table(self) -> list[int]:
+        table: list[int] = []
+        source_strides = _strides(self.problem, self.problem.data_shape)[2:-2]
+        result_strides = _strides(self.problem, self.problem.result_shape)[2:-2]
+        for axis, (low, high), source, result in zip(
+            self.outer, self.outer_hulls, source_strides, result_strides, strict=True
+        ):
+            values = {
+                Outer.LOW: low,
+                Outer.COUNT: high - low,
+                Outer.SOURCE_STEP: axis.phases.source_step,
+                Outer.SOURCE_SIZE: axis.source_size,
+                Outer.SOURCE_STRIDE: source,
+                Outer.SOURCE_SHIFT: axis.source_shift,
+                Outer.RESULT_STEP: axis.phases.result_step,
+                Outer.RESULT_BEGIN: axis.begin,
+                Outer.RESULT_SIZE: axis.result_size,
+                Outer.RESULT_STRIDE: result,
+            }
+            table += [values[field] for field in Outer]
+        return table
+
+    def _block_table(self, grid: _Grid) -> list[int]:
+        return [0, *grid.panel_blocks]
+
+    # -- fields
+
+    def _source_fields(self) -> dict[Job, int]:
+        n, c, *_, v, x = _strides(self.problem, self.problem.data_shape)
+        return {
+            Job.SOURCE_V_STEP: self.v.phases.source_step,
+            Job.SOURCE_X_STEP: self.x.phases.source_step,
+            Job.SOURCE_V_FIRST: self.v.phases.first + self.v.source_shift,
+            Job.SOURCE_X_FIRST: self.x.phases.first + self.x.source_shift,
+            Job.SOURCE_V_SPAN: self.v.phases.span,
+            Job.SOURCE_X_SPAN: self.x.phases.span,
+            Job.SOURCE_V_SIZE: self.v.source_size,
+            Job.SOURCE_X_SIZE: self.x.source_size,
+            Job.SOURCE_N_STRIDE: n,
+            Job.SOURCE_C_STRIDE: c,
+            Job.SOURCE_V_STRIDE: v,
+            Job.SOURCE_X_STRIDE: x,
+            Job.CHANNELS: self.plan.reduce_channels * self.problem.groups,
+            Job.PIXEL_PITCH: self.plan.pixel_pitch,
+            Job.PLANE_COUNT: len(self.plan.planes),
+        }
+
+    def _result_fields(self) -> dict[Job, int]:
+        n, c, *_, v, x = _strides(self.problem, self.problem.result_shape)
+        return {
+            Job.RESULT_V_STEP: self.v.phases.result_step,
+            Job.RESULT_X_STEP: self.x.phases.result_step,
+            Job.RESULT_V_BEGIN: self.v.begin,
+            Job.RESULT_X_BEGIN: self.x.begin,
+            Job.RESULT_V_SIZE: self.v.result_size,
+            Job.RESULT_X_SIZE: self.x.result_size,
+            Job.RESULT_N_STRIDE: n,
+            Job.RESULT_C_STRIDE: c,
+            Job.RESULT_V_STRIDE: v,
+            Job.RESULT_X_STRIDE: x,
+        }
+
+
+def _mostly_out_of_reach(axes: list[_Axis]) -> bool:
+    """Whether so much of the result is only bias that visiting it would be a waste."""
+    visited = prod(sum(high - low for low, high in axis.ranges(reach=False)) for axis in axes)
+    reached = prod(sum(high - low for low, high in axis.ranges(reach=True)) for axis in axes)
+    return visited > 2 * reached + 4096
+
+
+def _cuts(
+    batch: int, nv: int, nx: int, images: int, v_unit: int, x_unit: int, threads: int
+) -> Iterable[tuple[int, int, int]]:
+    """Ways to cut a unit smaller: fewer images first, then rows, then columns."""
+    yield images, v_unit, x_unit
+    for pieces in range(1, 8 * threads + 1):
+        n = -(-batch // pieces)
+        if n <= images:
+            yield n, v_unit, x_unit
+        v = -(-nv // pieces)
+        if v <= v_unit:
+            yield 1, v, x_unit
+        x = -(-nx // pieces)
+        if x <= x_unit and nv < 2 * threads:
+            yield 1, 1, x
+
+
+def _largest(limit: int, fits: object) -> int:
+    """The largest value in [1, limit] that fits (1 if none does), made even over the pieces it cuts."""
+    assert callable(fits)
+    low, high = 1, max(1, limit)
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle - 1)
+    pieces = -(-max(1, limit) // low)
+    return -(-max(1, limit) // pieces)
+
+
+def _blocks(hull: tuple[int, int], unit: int) -> int:
+    return -(-(hull[1] - hull[0]) // unit)
+
+
+def _strides(problem: Problem, shape: tuple[int, ...]) -> list[int]:
+    """Element strides of a contiguous array, in the order n, c, spatial...; a 1D case gets a row stride of 0."""
+    strides = [prod(shape[i + 1 :]) for i in range(len(shape))]
+    if problem.data_layout == "NXC":
+        strides = [strides[0], strides[-1], *strides[1:-1]]
+    return strides if problem.rank > 1 else [*strides[:2], 0, strides[2]]
+
+
+def _round(count: int, multiple: int = 256) -> int:
+    return -(-count // multiple) * multiple
