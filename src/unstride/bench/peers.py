@@ -103,8 +103,9 @@ class OnnxRuntime:
         options.intra_op_num_threads = case.threads
         options.inter_op_num_threads = 1
         options.log_severity_level = 3
+        model = self._model(case)
         try:
-            session = onnxruntime.InferenceSession(self._model(case), options, providers=["CPUExecutionProvider"])
+            session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         except Exception as error:
             raise Unsupported(str(error).splitlines()[0]) from None
         x = onnxruntime.OrtValue.ortvalue_from_numpy(case.data)
@@ -132,6 +133,8 @@ class OnnxRuntime:
         }
         if p.direction == "scatter":
             begin, end, extra = split_crops(p)
+            if any(add >= s for add, s in zip(extra, p.stride, strict=True)):
+                raise Unsupported("output_padding of a whole stride or more")
             node = helper.make_node("ConvTranspose", ["x", "w"], ["y"], pads=begin + end, output_padding=extra, **lists)
         else:
             begin, end = gather_pads(p)
