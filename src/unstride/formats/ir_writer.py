@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from unstride.formats.arrays import name_of
 from unstride.formats.layer import OptionalShape
 
-__all__ = ["IrLayer", "write_openvino_ir"]
+__all__ = ["IrLayer", "openvino_ir", "write_openvino_ir"]
 
 _PRECISION = {"f32": "FP32", "f16": "FP16", "bf16": "BF16", "f64": "FP64", "i64": "I64"}
 
@@ -35,14 +35,20 @@ class IrLayer:
     output_shape: tuple[int, ...] | None = None
 
 
-def write_openvino_ir(path: str | Path, layers: Sequence[IrLayer], *, compress: bool = False) -> None:
-    """Write `path` (`.xml`) and the `.bin` beside it."""
-    path = Path(path)
+def openvino_ir(name: str, layers: Sequence[IrLayer], *, compress: bool = False) -> tuple[str, bytes]:
+    """The text of the `.xml` and the bytes of the `.bin`."""
     writer = _Writer(compress)
     for layer in layers:
         writer.add(layer)
-    path.write_text(writer.text(path.stem), encoding="utf-8")
-    path.with_suffix(".bin").write_bytes(bytes(writer.blob))
+    return writer.text(name), bytes(writer.blob)
+
+
+def write_openvino_ir(path: str | Path, layers: Sequence[IrLayer], *, compress: bool = False) -> None:
+    """Write `path` (`.xml`) and the `.bin` beside it."""
+    path = Path(path)
+    text, blob = openvino_ir(path.stem, layers, compress=compress)
+    path.write_text(text, encoding="utf-8")
+    path.with_suffix(".bin").write_bytes(blob)
 
 
 class _Writer:
