@@ -1,0 +1,161 @@
+"use strict";
+/* The panels around the picture, each a function from a call and its resolution to markup. */
+const Panels = (() => {
+  const { escape } = Picture;
+  const TIMES = " × ";
+  const NAMES = {
+    openvino: "OpenVINO (Group)ConvolutionBackpropData",
+    "onednn.ConvolutionBackpropData": "oneDNN ConvolutionBackpropData",
+    "onednn.ConvTranspose": "oneDNN ConvTranspose",
+    "onednn.ConvTransposeBackpropData": "oneDNN ConvTransposeBackpropData (gradient)",
+    onnx: "ONNX ConvTranspose",
+    torch: "torch conv_transpose",
+    window: "the window itself",
+    "window.gather": "the window itself, gradient",
+  };
+  const sizesOf = (axes, name) => axes.map((a) => a[name]).join(TIMES);
+  const tapWord = (n) => `${n} ${n === 1 ? "tap" : "taps"}`;
+
+  // ------------------------------------------------------------------------------------------------------- the answer
+
+  function ruleMarkup(rule) {
+    if (!rule) return "<code>y[o] = F[o + begin]</code><small>begin and size as given</small>";
+    return `<code>${escape(rule.formula)}</code><small>${escape(rule.document)}: ${escape(rule.when)}</small>`;
+  }
+
+  /** Size, begin, the rule that gave them, and what the other rule set says. */
+  function answer({ axes, direction, rule, other }, rules) {
+    const size = direction === "scatter" ? "y" : "x";
+    const word = direction === "scatter" ? "output size Y" : "result size X";
+    return `<div class="number"><b>${sizesOf(axes, size)}</b><span>${word}</span></div>` +
+      `<div class="number"><b>${sizesOf(axes, "begin")}</b><span>begin</span></div>` +
+      `<div class="rule">${ruleMarkup(rules[rule])}</div>${disagreement(other, size, rules)}`;
+  }
+
+  function disagreement(other, size, rules) {
+    if (!other) return "";
+    if (!other.differs) return `<div class="note good"><span>spec and runtime agree here.</span></div>`;
+    const words = other.refusal
+      ? `The ${other.rules} rules refuse this call: ${other.refusal}`
+      : `The ${other.rules} rules give begin ${sizesOf(other.axes, "begin")}, size ${sizesOf(other.axes, size)}, by ${rules[other.rule].formula}.`;
+    return `<div class="note warn"><span>${escape(words)}</span><button type="button" id="flip">Follow ${other.rules}</button></div>`;
+  }
+
+  // ------------------------------------------------------------------------------------------------------- one element
+
+  const index = (values) => `[${values.join(", ")}]`;
+
+  /** { equation, items, count } of the chosen element: the sum in one line, its products, and how many there are. */
+  function products(resolution, chosen) {
+    const gather = resolution.direction === "gather";
+    const per = Picture.terms(resolution, chosen, 8);
+    const all = per.reduce((heads, list) => heads.flatMap((head) => list.map((item) => [...head, item])), [[]]);
+    const items = all.map((parts) => {
+      const place = parts.map(([f, i], n) => (gather ? f - resolution.axes[n].begin : i));
+      return `${gather ? "y" : "x"}${index(place)}·w${index(parts.map((part) => part[2]))}`;
+    });
+    const count = resolution.axes.reduce((product, a, n) =>
+      product * (gather ? Unstride.reads(a, chosen[n]) : Unstride.taps(a, chosen[n] + a.begin)).count, 1);
+    const more = count > 4 ? ` + ${count - 4} more` : "";
+    const equation = `${gather ? "x" : "y"}${index(chosen)} = ${items.slice(0, 4).join(" + ") || "0: no tap reaches it"}${more}`;
+    return { equation, items, count };
+  }
+
+  // ------------------------------------------------------------------------------------------------ phases and overlap
+
+  function diagnosis(axes) {
+    const d = Unstride.diagnose(axes);
+    const [kernel, stride] = [sizesOf(axes, "kernel"), sizesOf(axes, "stride")];
+    const reason = d.shared ? "stride and dilation share a factor, so taps skip positions" : "the kernel is smaller than the stride";
+    const words = {
+      even: `Even overlap: every inner output sums ${tapWord(d.most)}.`,
+      uneven: `Uneven overlap, ${d.least} to ${tapWord(d.most)}: kernel ${kernel} is not a multiple of stride ${stride}, hence checkerboards. ` +
+        `A kernel of ${d.wish.join(TIMES)} is even.`,
+      holes: `Holes: ${reason}; some inner outputs are exactly zero, others sum ${tapWord(d.most)}.`,
+    };
+    return { verdict: d.verdict, words: words[d.verdict] };
+  }
+
+  /** The kernel once per phase, the taps that serve it coloured; at most 12 phases of one axis or 4 by 4 of two. */
+  function phases(axes) {
+    const line = axes.length === 1;
+    const [rows, columns] = line ? [{ kernel: 1, stride: 1, dilation: 1 }, axes[0]] : axes;
+    const shown = [Math.min(rows.stride, line ? 1 : 4), Math.min(columns.stride, line ? 12 : 4)];
+    const figures = Array.from({ length: shown[0] * shown[1] }, (_, n) => {
+      const [h, w] = [Math.floor(n / shown[1]), n % shown[1]];
+      return phaseFigure(rows, columns, h, w, line ? `phase ${w}` : `phase ${h}, ${w}`);
+    });
+    const hidden = rows.stride * columns.stride - figures.length;
+    return figures.join("") + (hidden ? `<p class="soft">and ${hidden} more phases</p>` : "");
+  }
+
+  function phaseFigure(rows, columns, h, w, name) {
+    const used = [Unstride.list(Unstride.phaseTaps(rows, h)), Unstride.list(Unstride.phaseTaps(columns, w))];
+    const shape = [Math.min(rows.kernel, 9), Math.min(columns.kernel, 9)];
+    const dot = 15;
+    const colour = Picture.phaseName(h * columns.stride + w);
+    const cells = Array.from({ length: shape[0] * shape[1] }, (_, n) => {
+      const [r, c] = [Math.floor(n / shape[1]), n % shape[1]];
+      const on = used[0].includes(r) && used[1].includes(c);
+      return `<rect x="${c * dot + 1}" y="${r * dot + 1}" width="${dot - 2}" height="${dot - 2}" rx="3" class="${on ? colour : "us-cell"}"/>`;
+    });
+    const count = Unstride.phaseTaps(rows, h).count * Unstride.phaseTaps(columns, w).count;
+    return `<figure><figcaption>${name}: ${tapWord(count)}</figcaption><svg class="us-picture" width="${shape[1] * dot + 1}" ` +
+      `height="${shape[0] * dot + 1}" aria-hidden="true">${cells.join("")}</svg></figure>`;
+  }
+
+  // ------------------------------------------------------------------------------------- channels, dialects, libraries
+
+  function channels({ groups, ci, co }, direction) {
+    if (groups === 1) return "";
+    const [reads, writes] = direction === "scatter" ? [ci, co] : [co, ci];
+    const span = (g, n) => (n === 1 ? g : `${g * n}-${(g + 1) * n - 1}`);
+    const blocks = Array.from({ length: Math.min(groups, 6) }, (_, g) =>
+      `<svg class="us-picture" width="92" height="22"><rect width="92" height="22" rx="5" class="${Picture.phaseName(g)}"/>` +
+      `<text x="46" y="15" class="us-mid us-mono us-on">${span(g, reads)} → ${span(g, writes)}</text></svg>`);
+    return blocks.join("") + (groups > 6 ? `<span>${groups - 6} more</span>` : "");
+  }
+
+  /** One row per operator and rule set of the same direction: what it makes of the same attributes. */
+  function others(call, resolution) {
+    const rows = Object.entries(Unstride.DIALECTS)
+      .filter(([name, kind]) => kind.direction === resolution.direction && !name.startsWith("window"))
+      .flatMap(([name, kind]) => (kind.two ? ["spec", "runtime"] : ["spec"]).map((rules) => otherRow(call, resolution, name, kind, rules)));
+    return rows.join("");
+  }
+
+  function otherRow(call, { axes, direction }, name, kind, rules) {
+    const size = direction === "scatter" ? "y" : "x";
+    const now = name === call.dialect && (!kind.two || rules === call.rules);
+    const wanted = call.output_shape ?? (kind.sized === "must" ? axes.map((a) => a[size]) : null);
+    const asked = {
+      ...call, dialect: name, rules, output_shape: kind.sized === "no" ? null : wanted,
+      auto_pad: kind.auto.includes(call.auto_pad) ? call.auto_pad : "explicit",
+    };
+    const head = `<td><button type="button" data-dialect="${name}" data-rules="${rules}">${escape(NAMES[name])}</button></td>` +
+      `<td>${kind.two ? rules : ""}</td>`;
+    try {
+      const found = Unstride.resolve(asked).axes;
+      const cell = (key) => `<td class="${found.every((a, n) => a[key] === axes[n][key]) ? "same" : "other"}">${sizesOf(found, key)}</td>`;
+      return `<tr class="${now ? "now" : ""}">${head}${cell("begin")}${cell(size)}</tr>`;
+    } catch (error) {
+      if (!(error instanceof Unstride.Refusal)) throw error;
+      return `<tr>${head}<td class="refused" colspan="2" title="${escape(error.message)}">refuses ${escape(error.field)}</td></tr>`;
+    }
+  }
+
+  function tabs(names, chosen) {
+    return names.map((name) => {
+      const on = name === chosen;
+      return `<button type="button" role="tab" aria-selected="${on}" tabindex="${on ? 0 : -1}" aria-controls="code" data-library="${name}">${name}</button>`;
+    }).join("");
+  }
+
+  /** Code with its comments and strings coloured. */
+  function coloured(text) {
+    return escape(text).replace(/(^|\s)((?:#(?!include)|\/\/).*)|(&quot;.*?&quot;)/gm, (_, before, comment, string) =>
+      (comment ? `${before}<span class="c">${comment}</span>` : `<span class="s">${string}</span>`));
+  }
+
+  return { NAMES, answer, channels, coloured, diagnosis, others, phases, products, tabs };
+})();
