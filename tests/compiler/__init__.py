@@ -1,0 +1,1 @@
+"""Proof that generated code computes what the operators say."""
