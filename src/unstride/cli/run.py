@@ -17,7 +17,7 @@ from typing import Any
 
 from unstride.cli.call import file_call, integers
 from unstride.cli.output import Column, note, print_json, progress, sizes, table
-from unstride.cli.shape import window_text
+from unstride.cli.shape import disagreement, window_text
 from unstride.errors import FormatError, SizeLimitError
 
 __all__ = ["configure", "execute"]
@@ -45,7 +45,7 @@ class Outcome:
     bound: float | None
     share_of_bound: float | None
     weights: str
-    warning: str | None
+    warning: str
     remark: str
 
     @property
@@ -62,9 +62,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=int, metavar="N", help="threads to use (all)")
     parser.add_argument("--accuracy", choices=("strict", "standard", "fast"), default="standard")
     parser.add_argument("--check", action="store_true", help="compare with the float64 reference; exit 1 if outside")
-    parser.add_argument(
-        "--data", type=integers, metavar="SHAPE", help="the shape of data where the file leaves it open"
-    )
+    parser.add_argument("--data", type=integers, metavar="SHAPE", help="the data shape, where the file leaves it open")
     parser.add_argument("--output-shape", type=integers, metavar="LIST", help="the result's spatial sizes")
     parser.add_argument("--seed", type=int, default=0, help="seed of the data that is drawn (0)")
     parser.add_argument("--repeat", type=int, default=20, metavar="N", help="time the best of up to N calls (20)")
@@ -136,7 +134,7 @@ def _run(layer: Any, options: argparse.Namespace) -> Outcome:
         bound=bound,
         share_of_bound=share,
         weights=layer.weights_note or "from the file",
-        warning=call.resolution.warning,
+        warning=disagreement(call.resolution),
         remark=call.remark,
     )
 

@@ -16,7 +16,7 @@ from typing import Any
 from unstride.cli.call import Call, add_arguments, read_calls
 from unstride.cli.output import Column, heading, note, print_json, sizes, table
 
-__all__ = ["comparison", "configure", "execute", "print_comparison", "window_text"]
+__all__ = ["chosen_rules", "comparison", "configure", "disagreement", "execute", "print_comparison", "window_text"]
 
 _LEGEND = (
     "Letters: X data size, Y result size, K kernel, s stride, d dilation, ke = (K-1)*d + 1, full = s*(X-1) + ke, "
@@ -43,8 +43,7 @@ def execute(options: argparse.Namespace) -> int:
 def print_call(call: Call) -> None:
     """The call itself in three lines, then everybody else's answer."""
     p = call.resolution.problem
-    rules = f", {call.resolution.rules} rules" if call.operator is not None and call.operator.rule_set else ""
-    note(f"{call.label}{rules}", "bold")
+    note(f"{call.label}{chosen_rules(call)}", "bold")
     note(
         f"data {sizes(p.data_shape)}, filter {sizes(call.filter_shape or p.filter_shape)} -> {sizes(p.result_shape)}",
         "",
@@ -96,8 +95,32 @@ def print_comparison(call: Call) -> None:
         note("All that answer agree.", "green")
         return
     note(f"{len(camps)} different answers ({', '.join(camps)}): the formulas above say why.", "yellow")
-    if call.resolution.warning:
-        note(call.resolution.warning, "yellow")
+    words = disagreement(call.resolution)
+    if words:
+        note(words, "yellow")
+
+
+def disagreement(resolution: Any) -> str:
+    """In one line, what the other rule set makes of a call; empty where both make the same of it."""
+    if resolution.warning is None or not resolution.other_rules:
+        return ""
+    who = {"spec": "the document (spec)", "runtime": "the engine (runtime)"}
+    if resolution.other is None:
+        return f"{who[resolution.other_rules]} refuses this call: {resolution.refusal}"
+    (begin, size), (other_begin, other_size) = (
+        ([w.begin for w in windows], [w.size for w in windows]) for windows in (resolution.windows, resolution.other)
+    )
+    if (begin, size) == (other_begin, other_size):
+        return str(resolution.warning)
+    sizes_differ = f" with sizes {other_size} instead of {size}" if size != other_size else ""
+    words = f"{who[resolution.other_rules]} would begin at {other_begin} instead of {begin}{sizes_differ}"
+    return f"{words}; --rules {resolution.other_rules} follows it"
+
+
+def chosen_rules(call: Call) -> str:
+    """ ", runtime rules" where the operator has two rule sets, else nothing."""
+    named = call.operator is not None and call.operator.rule_set and call.label != "problem"
+    return f", {call.resolution.rules} rules" if named else ""
 
 
 def _pair(answer: Any) -> str:

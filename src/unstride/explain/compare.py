@@ -93,7 +93,7 @@ def compare(question: Question) -> tuple[Answer, ...]:
         try:
             windows = make(question, rules).windows
         except UnstrideError as error:
-            answers.append(Answer(name, rules, (), (), "", "", error.rule, ""))
+            answers.append(Answer(name, rules, (), (), "", "", f"{error.field}: {error.rule}", ""))
             continue
         begin, size = tuple(w.begin for w in windows), tuple(w.size for w in windows)
         letter = groups.setdefault((begin, size), chr(ord("A") + len(groups)))
