@@ -13,8 +13,8 @@ import pytest
 from unstride.bench.measure import Effort, LayerResult, Outcome, plan_rounds
 from unstride.bench.plot import speedup_svg
 from unstride.bench.records import Run, last_run, open_run
-from unstride.bench.report import as_json, plain_table, print_report
-from unstride.bench.summary import geometric_mean, group_rows, make_row, share_at_least
+from unstride.bench.report import as_json, plain_table, print_change, print_report
+from unstride.bench.summary import compare, geometric_mean, group_rows, make_row, share_at_least
 from unstride.errors import FormatError
 
 LINE = "scatter f32 NCX GIOX n1 g1 i64 o32 x8x8 k2x2 s2x2 d1x1 b0x0 y16x16"
@@ -22,7 +22,7 @@ FLOPS = 2 * 64 * 32 * 64 * 4
 
 
 def timed(seconds: float, median: float = 0.0) -> Outcome:
-    return Outcome("timed", min_seconds=seconds, median_seconds=median or seconds, prepare_seconds=0.25)
+    return Outcome("timed", min_seconds=seconds, median_seconds=median or seconds, first_result_seconds=0.25)
 
 
 def result(name: str = "a", line: str = LINE, **outcomes: Outcome) -> LayerResult:
@@ -38,7 +38,7 @@ def test_speedup_is_peer_time_over_our_time_and_the_best_peer_is_the_fastest() -
     assert row.fma_percent == pytest.approx(100 * FLOPS / 2e-3 / 4e11)
     bytes_moved = 4 * (64 * 64 + 64 * 32 * 4 + 32 * 256)
     assert row.copy_percent == pytest.approx(100 * bytes_moved / 5e10 / 2e-3)
-    assert row.prepare_ms["unstride"] == pytest.approx(250)
+    assert row.first_result_ms["unstride"] == pytest.approx(250)
 
 
 def test_peers_alone_have_speeds_but_no_speedup() -> None:
@@ -78,6 +78,17 @@ def test_groups_count_each_layer_once_in_all_and_once_in_each_family() -> None:
     assert groups["scatter f32 NXC", "all"].best == pytest.approx(4.0)
     assert groups["scatter f32 NCX", "kind k=s"].count == 2
     assert groups["scatter f32 NCX", "batch 1"].count == 1
+
+
+def test_change_compares_speedups_of_the_layers_both_runs_share(capsys: pytest.CaptureFixture[str]) -> None:
+    other = LINE.replace("n1", "n2")
+    machine = {"processor": "P", "isa": "avx2", "versions": {}}
+    before = Run({}, machine, [result(unstride=timed(2.0), torch=timed(1.0)), result("b", other, torch=timed(1.0))])
+    after = Run({}, machine, [result(unstride=timed(3.0), torch=timed(3.0)), result("b", other, unstride=timed(1.0))])
+    [change] = compare(*([make_row(found) for found in run.results] for run in (before, after)))
+    assert (change.before, change.after, change.ratio) == (0.5, 1.0, 2.0)
+    print_change(before, after)
+    assert "geometric mean of the ratios 2.000" in capsys.readouterr().out
 
 
 def test_rounds_respect_request_time_and_floor() -> None:
@@ -137,7 +148,7 @@ def test_the_report_names_layers_families_and_trouble(capsys: pytest.CaptureFixt
     run = Run({"threads": 2}, {"processor": "P", "isa": "avx2", "versions": {"torch": "1"}}, [row])
     print_report(run)
     text = capsys.readouterr().out
-    for piece in ("some/layer", "kind k=s", "2.00", "unsupported: no such thing", "torch 1", "100 %"):
+    for piece in ("some/layer", "kind k=s", "2.00", "unsupported: no such thing", "torch 1", "100 %", "first result"):
         assert piece in text
     assert json.loads(json.dumps(as_json(run)))["groups"][0]["best"] == 2.0
 

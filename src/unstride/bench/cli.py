@@ -22,6 +22,7 @@ _EPILOG = """examples:
   unstride bench model.xml                             the transposed convolutions of a model file
   unstride bench --problem 'scatter f32 NCX GIOX n1 g1 i64 o32 x64x64 k4x4 s2x2 d1x1 b1x1 y128x128'
   unstride bench --report ncx.jsonl --svg ncx.svg      the tables and the picture of a saved run
+  unstride bench --report new.jsonl --before old.jsonl what a change did, layer by layer
 """
 
 
@@ -75,6 +76,7 @@ def _add_output(group: Any) -> None:
     group.add_argument("--save", type=Path, metavar="FILE", help="append each finished layer (unstride-bench.jsonl)")
     group.add_argument("--resume", action="store_true", help="go on with the last run in that file")
     group.add_argument("--report", type=Path, metavar="FILE", help="measure nothing; show the last run of a saved file")
+    group.add_argument("--before", type=Path, metavar="FILE", help="show what changed since the last run of this file")
     group.add_argument("--json", action="store_true", help="the whole report as JSON on standard output")
     group.add_argument("--svg", type=Path, metavar="FILE", help="write the picture of the speed-ups")
 
@@ -105,17 +107,20 @@ def _run(options: argparse.Namespace) -> int:
     from unstride.bench import session
     from unstride.bench.plot import speedup_svg
     from unstride.bench.records import last_run
-    from unstride.bench.report import as_json, print_report
+    from unstride.bench.report import as_json, print_change, print_report
     from unstride.bench.summary import make_row
 
     if options.list:
         print("\n".join(f"{layer.problem}  # {layer.name}" for layer in session.chosen_layers(options)))
         return 0
+    before = last_run(options.before) if options.before else None
     run = last_run(options.report) if options.report else session.measure(options)
     if options.json:
         print(json.dumps(as_json(run), indent=1))
     else:
         print_report(run)
+        if before is not None:
+            print_change(before, run)
     if options.svg:
         title = f"Speed-up against the best peer of each layer ({run.machine['processor']})"
         options.svg.write_text(speedup_svg([make_row(result) for result in run.results], title), encoding="utf-8")

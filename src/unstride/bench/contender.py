@@ -20,11 +20,14 @@ class Unsupported(Exception):
 
 @dataclass(frozen=True)
 class Prepared:
-    """`call` computes the layer once; `result` computes it and returns the array in the problem's layout."""
+    """`call` computes the layer once; `result` computes it and returns the array in the problem's layout.
+
+    `note` says, after the first call, how it is computed.
+    """
 
     call: Callable[[], object]
     result: Callable[[], NDArray[Any]]
-    note: str = ""
+    note: Callable[[], str] = str
 
 
 class Contender(Protocol):

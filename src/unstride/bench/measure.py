@@ -42,7 +42,7 @@ class Outcome:
     status: str
     reason: str = ""
     note: str = ""
-    prepare_seconds: float = 0.0
+    first_result_seconds: float = 0.0
     min_seconds: float = 0.0
     median_seconds: float = 0.0
     iterations: int = 0
@@ -105,13 +105,14 @@ def _prepare_all(case: Case, contenders: Sequence[Contender]) -> tuple[dict[str,
         start = perf_counter()
         try:
             ready = contender.prepare(case)
+            ready.call()
         except Unsupported as refusal:
             outcomes[contender.name] = Outcome("unsupported", str(refusal))
         except Exception as error:  # a peer's own error types are as many as the peers
             outcomes[contender.name] = Outcome("failed", f"{type(error).__name__}: {error}"[:300])
         else:
             prepared[contender.name] = ready
-            outcomes[contender.name] = Outcome("timed", note=ready.note, prepare_seconds=perf_counter() - start)
+            outcomes[contender.name] = Outcome("timed", note=ready.note(), first_result_seconds=perf_counter() - start)
     return outcomes, prepared
 
 

@@ -36,8 +36,7 @@ class Unstride:
             layer(x, out=y)
             return y.copy()
 
-        layer(x, out=y)
-        return Prepared(lambda: layer(x, out=y), result, _note(layer))
+        return Prepared(lambda: layer(x, out=y), result, lambda: _note(layer))
 
     def _operator(self, case: Case) -> tuple[Any, NDArray[Any]]:
         p = case.problem

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from unstride.bench.case import Case
 from unstride.bench.contender import Contender, Prepared, Unsupported, crops, gather_pads, split_crops
 from unstride.bench.torch_peer import TorchFrozen, TorchNCX, TorchNXC
+from unstride.runtime.machine import usable_cores
 
 __all__ = ["DEFAULT_PEERS", "PEERS", "installed"]
 
@@ -163,6 +164,8 @@ class Jax:
 
         if case.problem.dtype == "f64":
             raise Unsupported("f64 only after a setting for the whole process")
+        if case.threads != usable_cores():
+            raise Unsupported("always takes every core of the process")
         compute = jax.jit(self._operator(case))
         x = jax.device_put(case.data)
 

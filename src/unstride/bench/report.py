@@ -1,17 +1,17 @@
-"""The tables: plain text always, colour and rules where rich is installed."""
+"""The tables: rich's where it is installed and somebody looks, plain text otherwise."""
 
 from __future__ import annotations
 
 import importlib.util
 import sys
 from collections.abc import Sequence
+from statistics import median
 from typing import Any
 
-from unstride.bench.ours import OURS
 from unstride.bench.records import Run
-from unstride.bench.summary import Group, Row, group_rows, make_row
+from unstride.bench.summary import Group, Row, compare, geometric_mean, group_rows, make_row
 
-__all__ = ["as_json", "print_report"]
+__all__ = ["as_json", "print_change", "print_report"]
 
 Cells = list[list[str]]
 WORST = 12
@@ -40,9 +40,26 @@ def print_report(run: Run, *, layers: bool = True) -> None:
         _table("Families: speed-up (peer time / our time, geometric mean)", *_group_table(groups))
         behind = sorted((row for row in rows if row.best is not None), key=lambda row: row.best or 0.0)[:WORST]
         _table("Where this package is slowest against the best peer", *_worst_table(behind))
+    if rows:
+        _table("From weights to the first result (compilation and packing, and one call)", *_readiness_table(rows))
     trouble = [[row.layer, row.variant, name, text] for row in rows for name, text in row.trouble.items()]
     if trouble:
         _table("Not timed", ["layer", "variant", "who", "why"], trouble)
+
+
+def print_change(before: Run, after: Run) -> None:
+    """What became of each layer between two runs, as speed-ups against the best peer: so the machine's drift cancels."""
+    changes = compare(*([make_row(result) for result in run.results] for run in (before, after)))
+    if not changes:
+        print("the two runs share no layer that was timed against a peer")
+        return
+    body = [
+        [c.layer, c.variant, f"{c.before:.2f}", f"{c.after:.2f}", f"{c.ratio:.2f}"]
+        for c in sorted(changes, key=lambda c: c.ratio)
+    ]
+    _table("Speed-up against the best peer, before and after", ["layer", "variant", "before", "after", "ratio"], body)
+    ratios = [c.ratio for c in changes]
+    print(f"\n{len(ratios)} layers, geometric mean of the ratios {geometric_mean(ratios):.3f}, least {min(ratios):.2f}")
 
 
 def _machine_line(run: Run) -> str:
@@ -55,19 +72,19 @@ def _machine_line(run: Run) -> str:
 
 def _layer_table(rows: Sequence[Row]) -> tuple[list[str], Cells]:
     names = list(dict.fromkeys(name for row in rows for name in row.gflops))
-    head = ["layer", "variant", "kind", *names, "best peer", "speed-up", "(median)", "% FMA", "% copy", "ready ms"]
+    head = ["layer", "variant", "kind", *names, "our us", "best peer", "speed-up", "(median)", "% FMA", "% copy"]
     body = [
         [
             row.layer,
             row.variant,
             f"{row.families['rank']} {row.families['kind']}",
-            *(_number(row.gflops.get(name), ".1f") for name in names),
+            *(_number(row.gflops.get(name), ".3g") for name in names),
+            _number(row.our_us, ".1f"),
             row.best_peer or "",
             _number(row.best, ".2f"),
             _number(row.best_by_median, ".2f"),
             _number(row.fma_percent, ".0f"),
             _number(row.copy_percent, ".0f"),
-            _number(row.prepare_ms.get(OURS), ".1f"),
         ]
         for row in rows
     ]
@@ -109,6 +126,15 @@ def _worst_table(rows: Sequence[Row]) -> tuple[list[str], Cells]:
         for row in rows
     ]
     return head, body
+
+
+def _readiness_table(rows: Sequence[Row]) -> tuple[list[str], Cells]:
+    names = list(dict.fromkeys(name for row in rows for name in row.first_result_ms))
+    body = []
+    for name in names:
+        times = sorted(row.first_result_ms[name] for row in rows if name in row.first_result_ms)
+        body.append([name, str(len(times)), f"{median(times):.1f}", f"{times[-1]:.1f}"])
+    return ["contender", "layers", "median ms", "most ms"], body
 
 
 def _number(value: float | None, form: str) -> str:

@@ -194,7 +194,8 @@ def _paced(
                 say(f"budget of {budget:g} s used: {len(layers) - index} layers are not measured\n")
                 return
             share = min(share, left / (len(layers) - index))
-        say(f"[{index + 1}/{len(layers)}] {layer.name}  {layer.problem}\n")
+        elapsed = perf_counter() - start
+        say(f"[{index + 1}/{len(layers)}, {elapsed:.0f} s] {layer.name}  {layer.problem}\n")
         yield layer, replace(effort, layer_seconds=share)
 
 

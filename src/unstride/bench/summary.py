@@ -17,7 +17,7 @@ from unstride.bench.measure import LayerResult
 from unstride.bench.ours import OURS
 from unstride.problem import Problem
 
-__all__ = ["Group", "Row", "geometric_mean", "group_rows", "make_row", "share_at_least"]
+__all__ = ["Change", "Group", "Row", "compare", "geometric_mean", "group_rows", "make_row", "share_at_least"]
 
 
 @dataclass(frozen=True)
@@ -29,13 +29,14 @@ class Row:
     variant: str
     families: dict[str, str]
     gflops: dict[str, float]
+    our_us: float | None = None
     speedup: dict[str, float] = field(default_factory=dict)
     best_peer: str | None = None
     best: float | None = None
     best_by_median: float | None = None
     fma_percent: float | None = None
     copy_percent: float | None = None
-    prepare_ms: dict[str, float] = field(default_factory=dict)
+    first_result_ms: dict[str, float] = field(default_factory=dict)
     note: str = ""
     trouble: dict[str, str] = field(default_factory=dict)
 
@@ -60,6 +61,27 @@ class Group:
         return asdict(self)
 
 
+@dataclass(frozen=True)
+class Change:
+    """One layer in two runs; above 1 it became faster against its best peer."""
+
+    layer: str
+    variant: str
+    before: float
+    after: float
+
+    @property
+    def ratio(self) -> float:
+        return self.after / self.before
+
+
+def compare(before: Sequence[Row], after: Sequence[Row]) -> list[Change]:
+    """The layers both runs timed against a peer. Speed-ups are compared, not times: machines drift between runs."""
+    old = {row.problem: row.best for row in before}
+    pairs = [(row, old.get(row.problem), row.best) for row in after]
+    return [Change(row.layer, row.variant, a, b) for row, a, b in pairs if a is not None and b is not None]
+
+
 def make_row(result: LayerResult) -> Row:
     """Everything a layer's row needs, from its times and limits."""
     problem = Problem.parse(result.problem)
@@ -74,6 +96,7 @@ def make_row(result: LayerResult) -> Row:
         problem=result.problem,
         variant=f"{problem.direction} {problem.dtype} {problem.data_layout}",
         families=family(problem),
+        our_us=None if not ours else 1e6 * ours,
         gflops={name: problem.flops / seconds / 1e9 for name, seconds in minima.items()},
         speedup=speedup,
         best_peer=min(speedup, key=lambda name: speedup[name]) if speedup else None,
@@ -81,7 +104,7 @@ def make_row(result: LayerResult) -> Row:
         best_by_median=min(by_median.values(), default=None),
         fma_percent=None if not ours else 100 * problem.flops / ours / result.fma_flops_per_second,
         copy_percent=_copy_percent(problem, result, ours),
-        prepare_ms={name: 1e3 * outcome.prepare_seconds for name, outcome in timed.items()},
+        first_result_ms={name: 1e3 * outcome.first_result_seconds for name, outcome in timed.items()},
         note=timed[OURS].note if OURS in timed else "",
         trouble={n: f"{o.status}: {o.reason}" for n, o in result.outcomes.items() if o.status != "timed"},
     )

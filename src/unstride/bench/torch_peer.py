@@ -36,7 +36,7 @@ class TorchNCX:
             with torch.inference_mode():
                 return compute(x, w)
 
-        return Prepared(call, lambda: self._result(case, call()), note)
+        return Prepared(call, lambda: self._result(case, call()), lambda: note)
 
     def _tensors(self, case: Case) -> tuple[Any, Any]:
         return to_torch(case.data), to_torch(case.dense_weights)
