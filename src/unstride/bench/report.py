@@ -48,7 +48,7 @@ def print_report(run: Run, *, layers: bool = True) -> None:
 
 
 def print_change(before: Run, after: Run) -> None:
-    """What became of each layer between two runs, as speed-ups against the best peer: so the machine's drift cancels."""
+    """What became of each layer between two runs, as speed-ups against the best peer: the machine's drift cancels."""
     changes = compare(*([make_row(result) for result in run.results] for run in (before, after)))
     if not changes:
         print("the two runs share no layer that was timed against a peer")
