@@ -1,0 +1,1 @@
+"""The AArch64 kernels, run for real under qemu."""
