@@ -292,13 +292,45 @@ const Code = (() => {
     return ["import keras", "", `# ${name}: ${listOf(shape)}, channels last`, kernel, ...lines].join("\n");
   };
 
+  /** Long calls get their arguments on lines of their own, long remarks a line above. */
+  function wrapped(text) {
+    const width = 92;
+    return text.split("\n").flatMap((line) => {
+      const [, indent, code, remark] = line.match(/^(\s*)(.*?)(?:  (#.*))?$/);
+      if (line.length <= width || !code) return [line];
+      const above = remark ? [indent + remark] : [];
+      const call = code.match(/^([^()]*\()(.*)(\)[,\])]*(?:\[\d\])?)$/);
+      if (!call || indent.length + code.length <= width) return [...above, indent + code];
+      return [...above, indent + call[1], ...filled(call[2], `${indent}    `, width), indent + call[3]];
+    }).join("\n");
+  }
+
+  /** The arguments, as many to a line as fit; a comma inside brackets is no place to break. */
+  function filled(inner, indent, width) {
+    const lines = [indent];
+    let depth = 0, word = "";
+    const flush = (end) => {
+      const last = lines.at(-1);
+      if (last !== indent && last.length + word.length + 2 > width) lines.push(indent);
+      lines[lines.length - 1] += `${lines.at(-1) === indent ? "" : " "}${word.trim()}${end}`;
+      word = "";
+    };
+    for (const letter of inner) {
+      depth += "([{".includes(letter) ? 1 : ")]}".includes(letter) ? -1 : 0;
+      if (letter === "," && depth === 0) flush(",");
+      else word += letter;
+    }
+    flush("");
+    return lines;
+  }
+
   /** [name, text] for each library. */
   function texts(call, resolution) {
     const f = facts(call, resolution);
     const writers = { unstride, OpenVINO: openvino, oneDNN: onednn, ONNX: onnx, torch, Keras: keras, JAX: jax };
     const apart = f.axes.some((a) => a.begin >= Unstride.full(a) || a.begin + a.y <= 0);
     const nothing = "# The window lies outside the reach of the taps: every element of the result is zero.";
-    return Object.entries(writers).map(([name, write]) => [name, apart && name !== "unstride" ? nothing : write(f)]);
+    return Object.entries(writers).map(([name, write]) => [name, apart && name !== "unstride" ? nothing : wrapped(write(f))]);
   }
 
   return { texts };

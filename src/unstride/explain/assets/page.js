@@ -24,7 +24,7 @@
     "Checkerboard: kernel 3, stride 2": example(2, {}),
     "Even: kernel 4, stride 2, pads 1": example(2, { kernel: [4, 4] }),
     "Matrix of one axis": example(1, { size: [6], kernel: [4], pads_end: [0] }),
-    "output_shape against pads": example(2, { output_shape: [10, 10], pads_begin: [0, 0], pads_end: [1, 1] }),
+    "output_shape against pads": example(2, { output_shape: [10, 10] }),
     "Odd padding, same_upper": example(1, { auto_pad: "same_upper", output_shape: [10], kernel: [4], size: [5] }),
     "Surplus zeros: negative begin": example(2, { output_shape: [15, 14], pads_begin: [0, 0], pads_end: [0, 0], size: [4, 4] }),
     "Holes: stride and dilation 2": example(2, { dilations: [2, 2], size: [4, 4] }),
@@ -175,10 +175,18 @@
 
   const resultSize = () => resolution.axes.map((a) => (resolution.direction === "scatter" ? a.y : a.x));
 
+  /** Where to start: an element with the most products, near the middle of the first dozen. */
+  function busiest(a, size) {
+    const count = (at) => (resolution.direction === "scatter" ? Unstride.taps(a, at + a.begin) : Unstride.reads(a, at)).count;
+    const middle = Math.min(Math.floor(size / 2), 6);
+    const order = Array.from({ length: Math.min(size, 12) }, (_, n) => n).sort((p, q) => Math.abs(p - middle) - Math.abs(q - middle));
+    return order.reduce((best, at) => (count(at) > count(best) ? at : best), order[0]);
+  }
+
   function keepChosen() {
     const sizes = resultSize();
     if (sizes.some((size) => size === 0)) state.chosen = null;
-    else if (!state.chosen || state.chosen.length !== sizes.length) state.chosen = sizes.map((size) => Math.min(Math.floor(size / 2), 6));
+    else if (!state.chosen || state.chosen.length !== sizes.length) state.chosen = resolution.axes.map((a, n) => busiest(a, sizes[n]));
     else state.chosen = state.chosen.map((at, n) => Math.max(0, Math.min(at, sizes[n] - 1)));
   }
 
@@ -187,6 +195,7 @@
     $("figure").innerHTML = markup;
     const what = resolution.direction === "scatter" ? "an output" : "a result";
     $("pictureHint").textContent = `Point at ${what}, or use the arrow keys.${abridged ? " Only a part fits the frame; it follows the choice." : ""}`;
+    $("legend").innerHTML = Panels.legend(resolution.direction);
     showTerms();
   }
 

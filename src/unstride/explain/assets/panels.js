@@ -4,7 +4,7 @@ const Panels = (() => {
   const { escape } = Picture;
   const TIMES = " × ";
   const NAMES = {
-    openvino: "OpenVINO (Group)ConvolutionBackpropData",
+    openvino: "OpenVINO ConvolutionBackpropData",
     "onednn.ConvolutionBackpropData": "oneDNN ConvolutionBackpropData",
     "onednn.ConvTranspose": "oneDNN ConvTranspose",
     "onednn.ConvTransposeBackpropData": "oneDNN ConvTransposeBackpropData (gradient)",
@@ -13,6 +13,7 @@ const Panels = (() => {
     window: "the window itself",
     "window.gather": "the window itself, gradient",
   };
+  const SHORT = { ...NAMES, openvino: "OpenVINO", "onednn.ConvTransposeBackpropData": "oneDNN ConvTransposeBackpropData" };
   const sizesOf = (axes, name) => axes.map((a) => a[name]).join(TIMES);
   const tapWord = (n) => `${n} ${n === 1 ? "tap" : "taps"}`;
 
@@ -86,7 +87,8 @@ const Panels = (() => {
       return phaseFigure(rows, columns, h, w, line ? `phase ${w}` : `phase ${h}, ${w}`);
     });
     const hidden = rows.stride * columns.stride - figures.length;
-    return figures.join("") + (hidden ? `<p class="soft">and ${hidden} more phases</p>` : "");
+    const more = hidden ? `<p class="soft">and ${hidden} more phases</p>` : "";
+    return `<div class="phaseGrid" style="--columns:${Math.min(shown[1], 4)}">${figures.join("")}</div>${more}`;
   }
 
   function phaseFigure(rows, columns, h, w, name) {
@@ -104,6 +106,24 @@ const Panels = (() => {
       `height="${shape[0] * dot + 1}" aria-hidden="true">${cells.join("")}</svg></figure>`;
   }
 
+  /** What the marks of the picture mean. */
+  function legend(direction) {
+    const gather = direction === "gather";
+    const entries = [
+      [gather ? "the chosen result, and what it sums" : "the chosen output, and what it sums", '<rect x="2" y="2" width="18" height="18" rx="4" class="us-cell"/><rect x="2" y="2" width="18" height="18" rx="4" class="us-pick"/>'],
+      [gather ? "the data" : "the window: what is kept", '<rect x="2" y="3" width="18" height="16" rx="4" class="us-window"/>'],
+      [gather ? "outside the data, read as zero" : "reached by taps, cropped", '<rect x="3" y="3" width="16" height="16" rx="4" class="us-crop"/><line x1="7" y1="15" x2="15" y2="7" class="us-hatch"/>'],
+      [gather ? "data that no tap reads" : "no tap reaches it: zero", '<rect x="3" y="3" width="16" height="16" rx="4" class="us-zero"/>'],
+      [gather ? "what one result covers" : "what the input under the pointer covers", '<rect x="2" y="3" width="18" height="16" rx="4" class="us-pick us-stamp"/>'],
+    ];
+    const items = entries.map(([words, shapes]) => `<li><svg class="us-picture" width="22" height="22" aria-hidden="true">${shapes}</svg>${words}</li>`);
+    const heat = [1, 2, 3, 4, 5, 6].map((n) => `<rect x="${(n - 1) * 15}" y="4" width="14" height="14" rx="3" class="us-h${n}"/>`).join("");
+    items.push(`<li><svg class="us-picture" width="90" height="22" aria-hidden="true">${heat}</svg>few to many products</li>`);
+    const phases = [0, 1, 2, 3].map((n) => `<rect x="${n * 15}" y="4" width="14" height="14" rx="3" class="us-p${n}"/>`).join("");
+    items.push(`<li><svg class="us-picture" width="60" height="22" aria-hidden="true">${phases}</svg>phases of the taps</li>`);
+    return items.join("");
+  }
+
   // ------------------------------------------------------------------------------------- channels, dialects, libraries
 
   function channels({ groups, ci, co }, direction) {
@@ -118,29 +138,35 @@ const Panels = (() => {
 
   /** One row per operator and rule set of the same direction: what it makes of the same attributes. */
   function others(call, resolution) {
-    const rows = Object.entries(Unstride.DIALECTS)
+    return Object.entries(Unstride.DIALECTS)
       .filter(([name, kind]) => kind.direction === resolution.direction && !name.startsWith("window"))
-      .flatMap(([name, kind]) => (kind.two ? ["spec", "runtime"] : ["spec"]).map((rules) => otherRow(call, resolution, name, kind, rules)));
-    return rows.join("");
+      .flatMap(([name, kind]) => {
+        const cells = (kind.two ? ["spec", "runtime"] : [""]).map((rules) => [rules, otherCells(call, resolution, name, kind, rules || "spec")]);
+        return cells.length === 2 && cells[0][1] === cells[1][1] ? [["both", name, cells[0][1]]] : cells.map(([rules, found]) => [rules, name, found]);
+      })
+      .map(([rules, name, cells]) => {
+        const now = name === call.dialect && ["", "both", call.rules].includes(rules);
+        const follow = rules === "runtime" || (rules === "both" && call.rules === "runtime") ? "runtime" : "spec";
+        return `<tr class="${now ? "now" : ""}"><td><button type="button" data-dialect="${name}" data-rules="${follow}">` +
+          `${escape(SHORT[name])}</button></td><td>${rules}</td>${cells}</tr>`;
+      })
+      .join("");
   }
 
-  function otherRow(call, { axes, direction }, name, kind, rules) {
+  function otherCells(call, { axes, direction }, name, kind, rules) {
     const size = direction === "scatter" ? "y" : "x";
-    const now = name === call.dialect && (!kind.two || rules === call.rules);
     const wanted = call.output_shape ?? (kind.sized === "must" ? axes.map((a) => a[size]) : null);
     const asked = {
       ...call, dialect: name, rules, output_shape: kind.sized === "no" ? null : wanted,
       auto_pad: kind.auto.includes(call.auto_pad) ? call.auto_pad : "explicit",
     };
-    const head = `<td><button type="button" data-dialect="${name}" data-rules="${rules}">${escape(NAMES[name])}</button></td>` +
-      `<td>${kind.two ? rules : ""}</td>`;
     try {
       const found = Unstride.resolve(asked).axes;
       const cell = (key) => `<td class="${found.every((a, n) => a[key] === axes[n][key]) ? "same" : "other"}">${sizesOf(found, key)}</td>`;
-      return `<tr class="${now ? "now" : ""}">${head}${cell("begin")}${cell(size)}</tr>`;
+      return cell("begin") + cell(size);
     } catch (error) {
       if (!(error instanceof Unstride.Refusal)) throw error;
-      return `<tr>${head}<td class="refused" colspan="2" title="${escape(error.message)}">refuses ${escape(error.field)}</td></tr>`;
+      return `<td class="refused" colspan="2" title="${escape(error.message)}">refuses ${escape(error.field)}</td>`;
     }
   }
 
@@ -157,5 +183,5 @@ const Panels = (() => {
       (comment ? `${before}<span class="c">${comment}</span>` : `<span class="s">${string}</span>`));
   }
 
-  return { NAMES, answer, channels, coloured, diagnosis, others, phases, products, tabs };
+  return { NAMES, answer, channels, coloured, diagnosis, legend, others, phases, products, tabs };
 })();

@@ -35,6 +35,12 @@ const Picture = (() => {
     }
   }
 
+  /** Text whose width counts: 6.4 is a generous letter at 12 px. */
+  function note(pen, x, y, words) {
+    pen.text(x, y, words, "us-small us-soft");
+    pen.grow(x + 6.4 * words.length, y);
+  }
+
   const phaseName = (number) => `us-p${number % PHASES}`;
   const heat = (count, most) => (count ? Math.ceil((count * HEATS) / most) : 0);
   const fit = (label, letters) => (label.length <= letters ? label : `…${label.slice(1 - letters)}`);
@@ -156,7 +162,7 @@ const Picture = (() => {
       const [x0, x1] = [at.get(shown[0]), at.get(shown.at(-1)) + cell];
       pen.rect(x0 - 2, base - 3, x1 - x0 + 4, cell + 6, "us-window");
     }
-    pen.text(labels, base + cell + 22, borders(resolution, [["start", "end"]]), "us-small us-soft");
+    note(pen, labels, base + cell + 22, borders(resolution, [["start", "end"]]));
     return { pen, columns, all: positions(a) };
   }
 
@@ -261,8 +267,7 @@ const Picture = (() => {
       const spans = axes.map((a, n) => spot(n, (f) => f >= stamped[n] * a.stride && f < stamped[n] * a.stride + Unstride.extent(a)));
       frame(spans[0], spans[1], "us-pick us-stamp", 0);
     }
-    pen.text(x0, inTop + field[0].length * cell + 22, borders(resolution, [["top", "bottom"], ["left", "right"]]), "us-small us-soft");
-    pen.grow(x0 + 330, 0);
+    note(pen, x0, inTop + field[0].length * cell + 22, borders(resolution, [["top", "bottom"], ["left", "right"]]));
     return { pen, columns: field[1], all: positions(axes[1]) };
   }
 
