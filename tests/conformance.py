@@ -5,8 +5,8 @@
 Data and weights are small integers, so that every engine must give the very same numbers: the threshold is 0.
 
 * `spec`: each window against the formulas transcribed in tests/formulas.py, each result against brute force.
-* `runtime`: each result against a live engine: OpenVINO, onnxruntime, and torch (its own operator, and oneDNN's operators
-  as the gradients that they are). Calls that would meet a known defect of the engine are drawn again and counted.
+* `runtime`: each result against a live engine: OpenVINO, onnxruntime, and torch (its own operator, and oneDNN's
+  operators as the gradients that they are). Calls that would meet a known defect of the engine are drawn again and counted.
 """
 
 from __future__ import annotations

@@ -46,7 +46,9 @@ def _core() -> Any:
 
 def _document(call: Call, filter_bytes: int) -> str:
     op: Any = call.operator
-    attributes = {name: getattr(op, name) for name in ("strides", "pads_begin", "pads_end", "dilations", "output_padding")}
+    attributes = {
+        name: getattr(op, name) for name in ("strides", "pads_begin", "pads_end", "dilations", "output_padding")
+    }
     text = "".join(f' {name}="{",".join(map(str, values))}"' for name, values in attributes.items())
     sized = call.output_shape is not None
     rank = len(call.data_shape)
@@ -65,9 +67,7 @@ def _document(call: Call, filter_bytes: int) -> str:
         f'<layer id="3" name="y" type="{type(op).__name__}" version="opset1"><data{text} auto_pad="{op.auto_pad}"/>'
         f"<input>{ports}</input><output>{_port(3, [-1] * rank)}</output></layer>"
     )
-    result = (
-        f'<layer id="4" name="r" type="Result" version="opset1"><input>{_port(0, [-1] * rank)}</input></layer>'
-    )
+    result = f'<layer id="4" name="r" type="Result" version="opset1"><input>{_port(0, [-1] * rank)}</input></layer>'
     weights = _constant(1, "w", "f32", call.filter_shape, 0, filter_bytes)
     layers = parameter + weights + third + layer + result
     return f'<?xml version="1.0"?><net name="case" version="11"><layers>{layers}</layers><edges>{edges}</edges></net>'

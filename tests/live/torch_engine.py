@@ -1,7 +1,7 @@
 """torch, in two roles: its own conv_transposeNd, and oneDNN's operators as the gradients they are defined to be.
 
-ConvolutionBackpropData is asked from torch's autograd: the gradient of an ordinary convolution with respect to its input.
-ConvTransposeBackpropData is that ordinary convolution. Pads come from tests.formulas, never from the package.
+ConvolutionBackpropData is asked from torch's autograd: the gradient of a convolution with respect to its input.
+ConvTransposeBackpropData is that convolution. Pads come from tests.formulas, never from the package.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _own(op: functional.ConvTranspose, x: torch.Tensor, w: torch.Tensor) -> torc
 
 
 def _small_side_first(op: Any, filter: Array) -> Array:
-    """The filter as torch's convolution wants it: [channels of the small side, channels of the large side / G, K...]."""
+    """The filter as torch's convolution wants it: [small-side channels, large-side channels / G, K...]."""
     if isinstance(op, onednn.ConvolutionBackpropData):
         order = {"OIX": "SLX", "XIO": "XLS"}[op.filter_format]
     else:
@@ -91,4 +91,3 @@ def _gradient(op: Any, x: torch.Tensor, w: torch.Tensor, begin: list[int], large
     _convolution(op, y, w, begin, large, list(x.shape[2:])).backward(x)
     assert y.grad is not None
     return y.grad
-

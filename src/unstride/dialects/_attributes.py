@@ -44,7 +44,7 @@ def integers(field: str, value: object, least: int, length: int | None = None) -
 
 def broadcast(field: str, value: object, least: int) -> int | tuple[int, ...]:
     """One integer for all axes, or a list with one for each, as torch takes them."""
-    if hasattr(value, "__index__") or not isinstance(value, Iterable):
+    if not isinstance(value, Iterable) or getattr(value, "ndim", 1) == 0:
         return integer(field, value, least)
     return integers(field, value, least)
 

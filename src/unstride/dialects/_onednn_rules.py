@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from unstride.dialects._operator import RuleTable
 from unstride.dialects._rules import Axis, Rule
 from unstride.errors import ShapeError
@@ -195,36 +197,46 @@ BACKPROP_TABLE: RuleTable = {
     ("runtime", "same_upper", True): _BACKPROP_RULES["runtime", "same_upper"],
 }
 
-_GRADIENT_FORMULAS = {
-    "none": ("begin = pb; X = (Y + pb + pe - ke - op) / s + 1", _gradient_explicit),
-    "valid": ("begin = 0; X = (Y - ke - op) / s + 1", _gradient_valid),
+_EXACT = "needs op == 0 or (y + t - ke) % s == 0"
+_GRADIENT_SAME = "X = ceil(y / s); t = max(0, (X - 1)*s + ke - y)"
+
+# auto_pad -> (the document's formula, the engine's, which never reads output_padding, the function)
+_GRADIENT_RULES: dict[str, tuple[str, str, Callable[[Axis], tuple[int, int]]]] = {
+    "none": (
+        f"y = Y - op; t = pb + pe; begin = pb; X = (y + t - ke) // s + 1; {_EXACT}",
+        "begin = pb; X = (Y + pb + pe - ke) // s + 1",
+        _gradient_explicit,
+    ),
+    "valid": (
+        f"y = Y - op; t = 0; begin = 0; X = (y + t - ke) // s + 1; {_EXACT}",
+        "begin = 0; X = (Y - ke) // s + 1",
+        _gradient_valid,
+    ),
     "same_upper": (
-        "Y' = Y - op; X = ceil(Y' / s); t = max(0, (X - 1)*s + ke - Y'); begin = t // 2",
+        f"y = Y - op; {_GRADIENT_SAME}; begin = t // 2; {_EXACT}",
+        f"y = Y; {_GRADIENT_SAME}; begin = t // 2",
         _gradient_same_upper,
     ),
     "same_lower": (
-        "Y' = Y - op; X = ceil(Y' / s); t = max(0, (X - 1)*s + ke - Y'); begin = t - t // 2",
+        f"y = Y - op; {_GRADIENT_SAME}; begin = t - t // 2; {_EXACT}",
+        f"y = Y; {_GRADIENT_SAME}; begin = t - t // 2",
         _gradient_same_lower,
     ),
 }
 
+
+def _gradient_rules(pad: str) -> tuple[Rule, Rule]:
+    """(spec, runtime) of one auto_pad."""
+    document, engine, solve = _GRADIENT_RULES[pad]
+    spec = Rule(f"onednn.gradient.spec.{pad}", _DOC_GRADIENT, f"auto_pad {pad}", document, solve)
+    when = f"auto_pad {pad} (output_padding never read)"
+    return spec, Rule(f"onednn.gradient.runtime.{pad}", _ENGINE, when, engine, lambda a: solve(_unpadded(a)))
+
+
 GRADIENT_TABLE: RuleTable = {
-    **{
-        ("spec", pad, False): Rule(
-            f"onednn.gradient.spec.{pad}", _DOC_GRADIENT, f"auto_pad {pad}; exact if op > 0", formula, solve
-        )
-        for pad, (formula, solve) in _GRADIENT_FORMULAS.items()
-    },
-    **{
-        ("runtime", pad, False): Rule(
-            f"onednn.gradient.runtime.{pad}",
-            _ENGINE,
-            f"auto_pad {pad}; output_padding never read, op = 0",
-            formula,
-            lambda a, solve=solve: solve(_unpadded(a)),  # type: ignore[misc]
-        )
-        for pad, (formula, solve) in _GRADIENT_FORMULAS.items()
-    },
+    (rules, pad, False): rule
+    for pad in _GRADIENT_RULES
+    for rules, rule in zip(("spec", "runtime"), _gradient_rules(pad), strict=True)
 }
 
 _FORWARD_RULES = {

@@ -39,7 +39,8 @@ class Rule:
 
     `solve` returns `(begin, size)`, where size is the result's size on the axis; it raises ShapeError when the document
     (or the engine) refuses the call. `formula` says the same as `solve` in the letters of the operator documents:
-    X, Y, K, s, d, ke = (K-1)*d+1, full = s*(X-1)+ke, pb, pe, op; `//` is floor division.
+    X, Y, K, s, d, ke = (K-1)*d+1, full = s*(X-1)+ke, pb, pe, op; `//` is floor division. It is made of statements that
+    Python can run, joined by semicolons, and of conditions that begin with "needs"; the tests hold it against `solve`.
     """
 
     name: str

@@ -23,7 +23,7 @@ _RULE = Rule(
     "torch.conv_transpose",
     "torch conv_transpose1d/2d/3d",
     "always",
-    "begin = padding; Y = full - 2*padding + op",
+    "begin = pb; Y = full - 2*pb + op",
     _symmetric,
 )
 RULES = (_RULE,)

@@ -28,47 +28,49 @@ def _valid(a: Axis) -> tuple[int, int]:
     return 0, a.full + a.output_padding
 
 
-def _total_padding(a: Axis) -> tuple[int, int]:
-    """(total, Y); without output_shape, SAME aims at X*s and never pads."""
-    natural = a.full + a.output_padding
-    aim = a.size * a.stride if a.wanted is None else a.wanted
-    total = max(0, natural - aim)
-    return total, natural - total if a.wanted is None else a.wanted
+def _crop_to(a: Axis, size: int) -> int:
+    """The total padding that leaves `size`; there is no negative padding."""
+    return max(0, a.full + a.output_padding - size)
 
 
-def _odd_one_at_the_end(a: Axis) -> tuple[int, int]:
-    total, y = _total_padding(a)
-    return total // 2, y
+def _same_upper(a: Axis) -> tuple[int, int]:
+    total = _crop_to(a, a.size * a.stride)
+    return total // 2, a.full + a.output_padding - total
 
 
-def _odd_one_at_the_beginning(a: Axis) -> tuple[int, int]:
-    total, y = _total_padding(a)
-    return total - total // 2, y
+def _same_lower(a: Axis) -> tuple[int, int]:
+    total = _crop_to(a, a.size * a.stride)
+    return total - total // 2, a.full + a.output_padding - total
+
+
+def _sized_upper(a: Axis) -> tuple[int, int]:
+    assert a.wanted is not None
+    return _crop_to(a, a.wanted) // 2, a.wanted
+
+
+def _sized_other(a: Axis) -> tuple[int, int]:
+    assert a.wanted is not None
+    total = _crop_to(a, a.wanted)
+    return total - total // 2, a.wanted
 
 
 _DOCUMENT = "ONNX ConvTranspose-11"
 _SIZED, _SAME = "t = max(0, full + op - Y)", "t = max(0, full + op - X*s); Y = full + op - t"
 _LOWER, _UPPER = "begin = t - t // 2", "begin = t // 2"
 
-_NOTSET = Rule(
-    "onnx.notset", _DOCUMENT, "no output_shape, NOTSET", "begin = pads_start; Y = full - pads + op", _explicit
-)
+_NOTSET = Rule("onnx.notset", _DOCUMENT, "no output_shape, NOTSET", "begin = pb; Y = full - pb - pe + op", _explicit)
 _VALID = Rule("onnx.valid", _DOCUMENT, "no output_shape, VALID", "begin = 0; Y = full + op", _valid)
-_SAME_UPPER = Rule(
-    "onnx.same_upper", _DOCUMENT, "no output_shape, SAME_UPPER", f"{_SAME}; {_UPPER}", _odd_one_at_the_end
-)
-_SAME_LOWER = Rule(
-    "onnx.same_lower", _DOCUMENT, "no output_shape, SAME_LOWER", f"{_SAME}; {_LOWER}", _odd_one_at_the_beginning
-)
+_SAME_UPPER = Rule("onnx.same_upper", _DOCUMENT, "no output_shape, SAME_UPPER", f"{_SAME}; {_UPPER}", _same_upper)
+_SAME_LOWER = Rule("onnx.same_lower", _DOCUMENT, "no output_shape, SAME_LOWER", f"{_SAME}; {_LOWER}", _same_lower)
 _SIZED_UPPER = Rule(
-    "onnx.sized.same_upper", _DOCUMENT, "output_shape given, SAME_UPPER", f"{_SIZED}; {_UPPER}", _odd_one_at_the_end
+    "onnx.sized.same_upper", _DOCUMENT, "output_shape given, SAME_UPPER", f"{_SIZED}; {_UPPER}", _sized_upper
 )
 _SIZED_OTHER = Rule(
     "onnx.sized",
     _DOCUMENT,
     "output_shape given, any other auto_pad (pads ignored)",
     f"{_SIZED}; {_LOWER}",
-    _odd_one_at_the_beginning,
+    _sized_other,
 )
 
 RULES = (_NOTSET, _VALID, _SAME_UPPER, _SAME_LOWER, _SIZED_UPPER, _SIZED_OTHER)
@@ -121,11 +123,10 @@ class ConvTranspose(Operator):
 
     def _check_lengths(self) -> None:
         """Attributes that are given must speak of one number of axes."""
-        lengths = {"pads": len(self.pads) // 2} if self.pads is not None else {}
-        for name in ("strides", "dilations", "output_padding", "kernel_shape"):
-            values = getattr(self, name)
-            if values is not None:
-                lengths[name] = len(values)
+        lists = ("strides", "dilations", "output_padding", "kernel_shape")
+        lengths = {name: len(getattr(self, name)) for name in lists if getattr(self, name) is not None}
+        if self.pads is not None:
+            lengths["pads"] = len(self.pads) // 2
         if len(set(lengths.values())) > 1:
             first = next(iter(lengths))
             name = next(name for name in lengths if lengths[name] != lengths[first])
