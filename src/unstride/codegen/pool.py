@@ -444,9 +444,12 @@ entry:
   %tasks_at = getelementptr i8, ptr %page, i64 {_JOB + 16}
   br label %look
 
+; the stop flag is raised before the generation, so whoever sees the last generation sees the flag, and does not sleep
 look:
   %seen = load atomic i32, ptr %page seq_cst, align 4
-  br label %try
+  %stopping = load atomic i32, ptr %stop seq_cst, align 4
+  %ending = icmp ne i32 %stopping, 0
+  br i1 %ending, label %exit, label %try
 
 try:
   %now = load atomic i64, ptr %state acquire, align 8
@@ -496,7 +499,7 @@ spinning:
   %count = phi i64 [ 0, %idle ], [ %count_next, %spin_more ], [ %count_next, %spin_clock ]
   %generation = load atomic i32, ptr %page seq_cst, align 4
   %news = icmp ne i32 %generation, %seen
-  br i1 %news, label %check_stop, label %spin_more
+  br i1 %news, label %look, label %spin_more
 
 spin_more:
   call void @relax_or_yield(i64 %count, i64 {_IDLE_PAUSES - 1})
@@ -515,12 +518,7 @@ sleep:
   %more = atomicrmw add ptr %sleepers, i32 1 seq_cst
   %slept = call i64 @futex(ptr %page, i32 {_FUTEX_WAIT_PRIVATE}, i32 %seen)
   %fewer = atomicrmw sub ptr %sleepers, i32 1 seq_cst
-  br label %check_stop
-
-check_stop:
-  %stopping = load atomic i32, ptr %stop seq_cst, align 4
-  %ending = icmp ne i32 %stopping, 0
-  br i1 %ending, label %exit, label %look
+  br label %look
 
 exit:
   ret ptr null

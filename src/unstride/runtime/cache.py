@@ -53,18 +53,20 @@ class _Doubt(Exception):
 
 
 class _State:
-    """Counters, and whether the disk is still trusted. One per process; a forked child keeps its parent's view."""
+    """Counters, and whether the disk is still trusted.
+
+    There is no lock: a lost count harms nobody, a lock that is held while another thread forks harms the child.
+    """
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
         self.hits = 0
         self.misses = 0
         self.disabled = ""
-        self.memory: dict[str, object] = {}
+        self.told: dict[str, object] = {}
 
 
 _state = _State()
-memory = _state.memory
+memory: dict[str, object] = {}
 """Libraries loaded by this process, by key; `runtime.engine` fills it."""
 
 
@@ -109,9 +111,8 @@ def load(key: str) -> bytes | None:
     except (OSError, _Doubt) as doubt:
         _disable(doubt)
         return None
-    with _state.lock:
-        _state.hits += found is not None
-        _state.misses += found is None
+    _state.hits += found is not None
+    _state.misses += found is None
     return found
 
 
@@ -186,7 +187,7 @@ def _proved(folder: int, name: str, key: str) -> bytes | None:
         obj = _unpacked(stream.read(_ENTRY_LIMIT_BYTES + 2**20), key)
         if obj is None:
             _unlink(folder, name)
-            warnings.warn(f"code cache: {name} was damaged; it is removed and compiled again", CacheWarning, stacklevel=2)
+            _tell_once("damage", f"{name} was damaged; it is removed and made again")
         else:
             os.utime(file)  # eviction removes what was used longest ago
     return obj
@@ -248,8 +249,11 @@ def _unlink(folder: int, name: str) -> None:
 
 
 def _disable(doubt: Exception) -> None:
-    with _state.lock:
-        if _state.disabled:
-            return
-        _state.disabled = str(doubt)
-    warnings.warn(f"code cache {directory()} is not used: {doubt}; kernels stay in memory", CacheWarning, stacklevel=4)
+    _state.disabled = str(doubt)
+    _tell_once("disabled", f"not used, kernels stay in memory: {doubt}")
+
+
+def _tell_once(kind: str, message: str) -> None:
+    token = object()
+    if _state.told.setdefault(kind, token) is token:  # one step, so that two threads cannot both be first
+        warnings.warn(f"code cache {directory()}: {message}", CacheWarning, stacklevel=2)

@@ -1,4 +1,4 @@
-"""DLPack: the memory of another library's tensor as a NumPy view, bfloat16 included, which NumPy's own reader refuses."""
+"""DLPack: the memory of another library's tensor as a NumPy view; bfloat16 too, which NumPy's own reader refuses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from unstride.errors import DTypeError
 __all__ = ["view_of_dlpack"]
 
 _HOST_DEVICES = (1, 3)  # plain memory, and memory pinned for a GPU
-_FLOAT, _BFLOAT = 2, 4
+_INT, _UINT, _FLOAT, _BFLOAT = 0, 1, 2, 4
+_LETTERS = {_INT: "i", _UINT: "u", _FLOAT: "f"}
+_TYPESTR = {(kind, bits): f"<{letter}{bits // 8}" for kind, letter in _LETTERS.items() for bits in (16, 32, 64)}
+_TYPESTR |= {(_INT, 8): "|i1", (_UINT, 8): "|u1", (_BFLOAT, 16): "<u2"}
 _READ_ONLY = 1
 _MAX_AXES = 64
 
@@ -59,18 +62,17 @@ class _Owner:
 def view_of_dlpack(obj: Any, field: str) -> NDArray[Any]:
     """A view of a tensor on the CPU. It keeps the tensor's memory alive; read-only if the tensor is.
 
-    Raises DTypeError for memory of another device, for an export the owner refuses, and for types NumPy has no name for.
+    Raises DTypeError for memory of another device, an export the owner refuses, and types NumPy has no name for.
     """
     _check_device(obj, field)
     capsule = _exported(obj, field)
     tensor, read_only = _opened(capsule, field)
     typestr = _typestr(tensor, field)
     shape = tuple(tensor.shape[axis] for axis in range(tensor.ndim))
-    itemsize = int(typestr[2:])
     if 0 in shape:
         flat = np.empty(shape, typestr)
     else:
-        flat = np.asarray(_Owner(capsule, _interface(tensor, typestr, shape, itemsize, read_only)))
+        flat = np.asarray(_Owner(capsule, _interface(tensor, typestr, shape, read_only)))
     return flat.view(_bfloat16()) if tensor.code == _BFLOAT else flat
 
 
@@ -78,7 +80,8 @@ def _check_device(obj: Any, field: str) -> None:
     probe = getattr(obj, "__dlpack_device__", None)
     kind = int(probe()[0]) if probe is not None else _HOST_DEVICES[0]
     if kind not in _HOST_DEVICES:
-        raise DTypeError(field, type(obj), f"its memory is on another device (DLPack kind {kind})", "copy it to the CPU")
+        rule = f"its memory is on another device (DLPack kind {kind})"
+        raise DTypeError(field, type(obj), rule, "copy it to the CPU")
 
 
 def _exported(obj: Any, field: str) -> object:
@@ -88,7 +91,8 @@ def _exported(obj: Any, field: str) -> object:
         except TypeError:  # an exporter from before version 1
             return obj.__dlpack__()
     except Exception as refusal:
-        raise DTypeError(field, type(obj), f"its owner refuses to export it ({refusal})", "pass a plain array") from refusal
+        rule = f"its owner refuses to export it ({refusal})"
+        raise DTypeError(field, type(obj), rule, "pass a plain array") from refusal
 
 
 def _opened(capsule: object, field: str) -> tuple[_Tensor, bool]:
@@ -96,7 +100,8 @@ def _opened(capsule: object, field: str) -> tuple[_Tensor, bool]:
     if _is_capsule(capsule, b"dltensor_versioned"):
         managed = _Versioned.from_address(_pointer(capsule, b"dltensor_versioned"))
         if managed.major != 1:
-            raise DTypeError(field, f"DLPack {managed.major}.{managed.minor}", "version 1 is understood", "pass a NumPy array")
+            given = f"DLPack {managed.major}.{managed.minor}"
+            raise DTypeError(field, given, "version 1 is understood", "pass a NumPy array")
         return managed.tensor, bool(managed.flags & _READ_ONLY)
     if _is_capsule(capsule, b"dltensor"):
         return _Tensor.from_address(_pointer(capsule, b"dltensor")), False
@@ -106,18 +111,18 @@ def _opened(capsule: object, field: str) -> tuple[_Tensor, bool]:
 def _typestr(tensor: _Tensor, field: str) -> str:
     """NumPy's name for the elements; bfloat16 travels as 16-bit integers until it is viewed as what it is."""
     if tensor.device_type not in _HOST_DEVICES or not 0 <= tensor.ndim <= _MAX_AXES:
-        raise DTypeError(field, f"DLPack tensor of {tensor.ndim} axes", "needs CPU memory and at most 64 axes", "pass an array")
-    kinds = {(0, 8): "|i1", (1, 8): "|u1", (_BFLOAT, 16): "<u2"}
-    kinds |= {(code, bits): f"<{letter}{bits // 8}" for code, letter in ((0, "i"), (1, "u"), (2, "f")) for bits in (16, 32, 64)}
-    typestr = kinds.get((tensor.code, tensor.bits))
+        given = f"DLPack tensor of {tensor.ndim} axes on device kind {tensor.device_type}"
+        raise DTypeError(field, given, "needs CPU memory and at most 64 axes", "pass a NumPy array")
+    typestr = _TYPESTR.get((tensor.code, tensor.bits))
     if typestr is None or tensor.lanes != 1:
         given = f"DLPack type code {tensor.code}, {tensor.bits} bits, {tensor.lanes} lanes"
         raise DTypeError(field, given, "must be float32, float16, bfloat16 or float64", "convert it first")
     return typestr
 
 
-def _interface(tensor: _Tensor, typestr: str, shape: tuple[int, ...], itemsize: int, read_only: bool) -> dict[str, object]:
+def _interface(tensor: _Tensor, typestr: str, shape: tuple[int, ...], read_only: bool) -> dict[str, object]:
     strides = None
+    itemsize = int(typestr[2:])
     if tensor.strides:
         strides = tuple(tensor.strides[axis] * itemsize for axis in range(len(shape)))
     data = ((tensor.data or 0) + tensor.byte_offset, read_only)

@@ -1,15 +1,17 @@
-"""LLVM: text becomes an object, an object becomes code in memory. The only file that touches the LLVM binding.
+"""Text becomes an object, an object becomes code in memory. The only file that touches the LLVM binding.
 
-Everything loaded stays loaded until the process ends: a kernel may be running in any thread at any time, and code
-that is unmapped under a thread is a crash.
+LLVM is imported by the first compilation, not before: code from the cache runs without it. Everything loaded stays
+loaded until the process ends, because a kernel may be running in any thread at any time.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import importlib.util
 import itertools
 import os
 import re
-import struct
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -19,23 +21,15 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-import llvmlite
-from llvmlite import binding as llvm
-from llvmlite.binding import ffi
-
 import unstride
 from unstride.plan.machine import ISA
 from unstride.runtime import cache as store
+from unstride.runtime import elf
 from unstride.runtime.machine import cpu_features
 
 __all__ = ["Library", "Loaded", "assembly", "compile_object", "kernel_library", "load"]
 
-# One compilation at a time: LLVM's own global lock would serialise them anyway.
-_llvm_lock = threading.RLock()
-_flight_lock = threading.Lock()
-_flights: dict[str, _Flight] = {}
-_names = itertools.count()
-_forever: list[Any] = []
+_NOTHING: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -47,92 +41,51 @@ class Loaded:
     milliseconds: float
 
 
-class Library:
-    """Code in memory; never unloaded."""
+# --- kernels --------------------------------------------------------------------------------------------------------
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def address(self, symbol: str) -> int:
-        """The address of a function. A symbol that is missing, or that needs one, raises RuntimeError."""
-        with _llvm_lock:
-            found = _jit().lookup(self.name, symbol)
-            _forever.append(found)
-            return int(found[symbol])
-
-
-class _Flight:
-    """A kernel under way: the thread that makes it, and a bell for those who wait."""
-
-    def __init__(self) -> None:
-        self.done = threading.Event()
+_flight_lock = threading.Lock()
+_flights: dict[str, threading.Event] = {}
 
 
 def kernel_library(
-    key: str,
-    build_ir: Callable[[], str],
-    isa: ISA,
-    symbols: Sequence[str],
-    *,
-    externals: frozenset[str] = frozenset(),
+    key: str, build_ir: Callable[[], str], isa: ISA, symbols: Sequence[str], *, externals: frozenset[str] = _NOTHING
 ) -> Loaded:
-    """The functions `symbols` of the kernel `key`: from this process's memory, from disk, or compiled from `build_ir()`.
+    """The functions `symbols` of the kernel `key`: from memory, from disk, or compiled from `build_ir()`.
 
-    `key` must name everything that `build_ir` depends on, apart from the package's own sources, which are in the full key
-    anyway. Threads that ask for one key at the same time wait for one compilation. `externals` are the only functions
-    of the C library the code may call.
+    `key` must name everything that `build_ir` depends on, apart from the package's own sources, which are part of the
+    key on disk anyway. Threads that ask for one key at the same time wait for one compilation. `externals` are the only
+    functions of the C library the code may call.
     """
     start = perf_counter()
     full_key = f"{isa.name} {key}"
-    while True:
-        with _flight_lock:
-            known = store.memory.get(full_key)
-            if isinstance(known, Loaded):
-                return replace(known, origin="memory", milliseconds=1e3 * (perf_counter() - start))
-            flight = _flights.get(full_key)
-            mine = flight is None
-            if flight is None:
-                flight = _flights[full_key] = _Flight()
-        if mine:
-            break
-        flight.done.wait()  # if that thread fails, this one tries itself
+    known = _claimed(full_key)
+    if known is not None:
+        return replace(known, origin="memory", milliseconds=1e3 * (perf_counter() - start))
     try:
-        addresses, origin = _make(full_key, build_ir, isa, symbols, externals)
+        addresses, origin = _made(full_key, build_ir, isa, symbols, externals)
         loaded = Loaded(addresses, origin, 1e3 * (perf_counter() - start))
         store.memory[full_key] = loaded
         return loaded
     finally:
         with _flight_lock:
-            _flights.pop(full_key, None)
-        flight.done.set()
+            _flights.pop(full_key).set()
 
 
-def compile_object(ir_text: str, isa: ISA, externals: frozenset[str] = frozenset()) -> bytes:
-    """Relocatable object code for `isa`. Raises RuntimeError for text LLVM refuses, or for a call to anything but `externals`."""
-    with _llvm_lock:
-        obj = bytes(_target_machine(isa).emit_object(_optimised(ir_text, isa)))
-    strangers = undefined_symbols(obj) - externals - _HARMLESS
-    if strangers:
-        raise RuntimeError(f"generated code calls {', '.join(sorted(strangers))}, which nothing provides")
-    return obj
+def _claimed(key: str) -> Loaded | None:
+    """The kernel if it is loaded already; None if the caller is now the one to make it. Waits for whoever is at it."""
+    while True:
+        with _flight_lock:
+            known = store.memory.get(key)
+            if isinstance(known, Loaded):
+                return known
+            flight = _flights.get(key)
+            if flight is None:
+                _flights[key] = threading.Event()
+                return None
+        flight.wait()  # if that thread fails, the next round makes this one try
 
 
-def assembly(ir_text: str, isa: ISA) -> str:
-    """The assembler text of what `compile_object` would emit, to read and to test."""
-    with _llvm_lock:
-        return str(_target_machine(isa).emit_assembly(_optimised(ir_text, isa)))
-
-
-def load(obj: bytes, name: str) -> Library:
-    """Link an object that `compile_object` made (and a digest protected) into this process."""
-    unique = f"{name}#{next(_names)}"
-    with _llvm_lock:
-        builder = llvm.JITLibraryBuilder().add_object_img(obj).add_current_process()
-        _forever.append(builder.link(_jit(), unique))
-    return Library(unique)
-
-
-def _make(
+def _made(
     key: str, build_ir: Callable[[], str], isa: ISA, symbols: Sequence[str], externals: frozenset[str]
 ) -> tuple[dict[str, int], str]:
     disk_key = f"{_fingerprint()} {isa.cpu} {isa.features} {key}"
@@ -142,8 +95,11 @@ def _make(
         origin = "cold"
         obj = compile_object(build_ir(), isa, externals)
         store.store(disk_key, obj)
-    library = load(obj, key[:60])
-    return {symbol: library.address(symbol) for symbol in symbols}, origin
+    try:
+        return elf.place(obj, symbols), origin
+    except elf.Unsupported:
+        library = load(obj, key[:60])
+        return {symbol: library.address(symbol) for symbol in symbols}, origin
 
 
 @cache
@@ -154,39 +110,71 @@ def _fingerprint() -> str:
     for source in sorted((*package.glob("codegen/*.py"), *package.glob("plan/*.py"), Path(__file__))):
         digest.update(source.read_bytes())
     digest.update(" ".join(sorted(cpu_features())).encode())
-    llvm_version = ".".join(map(str, llvm.llvm_version_info))
-    version = getattr(unstride, "__version__", "")
-    return f"unstride {version} llvmlite {llvmlite.__version__} LLVM {llvm_version} {digest.hexdigest()}"
+    digest.update(_llvm_build().encode())
+    return f"unstride {getattr(unstride, '__version__', '')} {digest.hexdigest()}"
 
 
-# --- LLVM --------------------------------------------------------------------------------------------------------------
+def _llvm_build() -> str:
+    """What tells one build of LLVM from another without loading it: version file, size and date of the library."""
+    spec = importlib.util.find_spec("llvmlite")
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError("llvmlite is not installed")
+    folder = Path(spec.origin).parent
+    libraries = [(entry.name, entry.stat()) for entry in sorted(folder.glob("binding/*llvmlite.*"))]
+    facts = [f"{name} {status.st_size} {status.st_mtime_ns}" for name, status in libraries]
+    return " ".join([(folder / "_version.py").read_text(encoding="utf-8"), *facts])
 
 
-@cache
-def _initialise() -> None:
-    llvm.initialize_all_targets()
-    llvm.initialize_all_asmprinters()
+# --- LLVM -----------------------------------------------------------------------------------------------------------
+
+# One compilation at a time: LLVM's own global lock would serialise them anyway.
+_llvm_lock = threading.RLock()
+_names = itertools.count()
+_forever: list[Any] = []
 
 
-@cache
-def _target_machine(isa: ISA) -> Any:
-    _initialise()
-    target = llvm.Target.from_triple(isa.triple)
-    # "small" keeps constants one RIP-relative load away; the loader puts the sections of an object side by side.
-    return target.create_target_machine(cpu=isa.cpu, features=isa.features, opt=2, reloc="pic", codemodel="small")
+class Library:
+    """Code that LLVM linked into this process; never unloaded."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def address(self, symbol: str) -> int:
+        """The address of a function. A symbol that is missing, or that needs one that is, raises RuntimeError."""
+        with _llvm_lock:
+            found = _jit().lookup(self.name, symbol)
+            _forever.append(found)
+            return int(found[symbol])
 
 
-@cache
-def _jit() -> Any:
-    _initialise()
-    jit = llvm.create_lljit_compiler()
-    _forever.append(jit)
-    return jit
+def load(obj: bytes, name: str) -> Library:
+    """Let LLVM link an object that `compile_object` made (and a digest protected) into this process."""
+    unique = f"{name}#{next(_names)}"
+    with _llvm_lock:
+        builder = _llvm().JITLibraryBuilder().add_object_img(obj).add_current_process()
+        _forever.append(builder.link(_jit(), unique))
+    return Library(unique)
+
+
+def compile_object(ir_text: str, isa: ISA, externals: frozenset[str] = _NOTHING) -> bytes:
+    """Relocatable object code for `isa`. RuntimeError if LLVM refuses the text or it calls more than `externals`."""
+    with _llvm_lock:
+        obj = bytes(_target_machine(isa).emit_object(_optimised(ir_text, isa)))
+    strangers = elf.undefined_symbols(obj) - externals
+    if strangers:
+        raise RuntimeError(f"generated code for {isa.name} calls {', '.join(sorted(strangers))}, which is not provided")
+    return obj
+
+
+def assembly(ir_text: str, isa: ISA) -> str:
+    """The assembler text of what `compile_object` would emit, to read and to test."""
+    with _llvm_lock:
+        return str(_target_machine(isa).emit_assembly(_optimised(ir_text, isa)))
 
 
 def _optimised(ir_text: str, isa: ISA) -> Any:
-    """The module after the cleaning passes the kernels rely on; what they vectorise and unroll, they write out themselves."""
-    machine = _target_machine(isa)
+    """The module after the cleaning passes the kernels rely on; they are written vectorised and unrolled already."""
+    llvm, machine = _llvm(), _target_machine(isa)
     module = llvm.parse_assembly(_without_builtins(ir_text))
     module.triple = isa.triple
     module.data_layout = str(machine.target_data)
@@ -196,7 +184,12 @@ def _optimised(ir_text: str, isa: ISA) -> Any:
     inliner.add_always_inliner_pass()
     inliner.add_global_dead_code_eliminate_pass()
     inliner.run(module, passes)
-    cleaner = passes.getFunctionPassManager()
+    # Measured: the kernels gain nothing from a standard pipeline (loops are written as they shall run), and these
+    # three passes take a tenth of its time.
+    cleaner = llvm.create_new_function_pass_manager()
+    cleaner.add_sroa_pass()
+    cleaner.add_instruction_combine_pass()
+    cleaner.add_simplify_cfg_pass()
     for function in module.functions:
         if not function.is_declaration:
             cleaner.run(function, passes)
@@ -204,7 +197,7 @@ def _optimised(ir_text: str, isa: ISA) -> Any:
 
 
 def _tuning() -> Any:
-    options = llvm.create_pipeline_tuning_options(speed_level=1)
+    options = _llvm().create_pipeline_tuning_options(speed_level=1)
     options.loop_vectorization = options.slp_vectorization = False
     options.loop_unrolling = options.loop_interleaving = False
     return options
@@ -215,50 +208,53 @@ def _without_builtins(ir_text: str) -> str:
     return re.sub(r"^(define\b.*?)\s*\{[ \t]*$", r'\1 "no-builtins" {', ir_text, flags=re.MULTILINE)
 
 
-# --- objects ------------------------------------------------------------------------------------------------------------
-
-_HARMLESS = frozenset({"", "_GLOBAL_OFFSET_TABLE_"})
-
-
-def undefined_symbols(obj: bytes) -> set[str]:
-    """Names a 64-bit little-endian ELF object needs from outside."""
-    if obj[:6] != b"\x7fELF\x02\x01":
-        raise RuntimeError("LLVM gave an object that is not 64-bit little-endian ELF")
-    (table,) = struct.unpack_from("<Q", obj, 0x28)
-    entry_bytes, count = struct.unpack_from("<HH", obj, 0x3A)
-    sections = [struct.unpack_from("<IIQQQQIIQQ", obj, table + entry_bytes * i) for i in range(count)]
-    names: set[str] = set()
-    for kind, start, size, link in ((s[1], s[4], s[5], s[6]) for s in sections):
-        if kind != 2:  # SHT_SYMTAB
-            continue
-        strings = sections[link][4]
-        for offset in range(start + 24, start + size, 24):  # the first symbol is always empty
-            name, _, _, section = struct.unpack_from("<IBBH", obj, offset)
-            if section == 0:  # SHN_UNDEF
-                begin = strings + name
-                names.add(obj[begin : obj.index(b"\0", begin)].decode())
-    return names
+@cache
+def _target_machine(isa: ISA) -> Any:
+    target = _llvm().Target.from_triple(isa.triple)
+    # "small" keeps constants one RIP-relative load away; the loader puts the sections of an object side by side.
+    return target.create_target_machine(cpu=isa.cpu, features=isa.features, opt=2, reloc="pic", codemodel="small")
 
 
-# --- fork ---------------------------------------------------------------------------------------------------------------
+@cache
+def _jit() -> Any:
+    _forever.append(_llvm().create_lljit_compiler())
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_forever))  # not even the end of the interpreter unloads code
+    return _forever[-1]
 
 
-def _before_fork() -> None:
-    """Wait until no thread is inside LLVM: a child forked in there would inherit locks that nobody releases."""
-    _flight_lock.acquire()
-    _llvm_lock.acquire()
-    ffi.lib._lock.__enter__()
+@cache
+def _llvm() -> Any:
+    """The binding, ready for every target, and safe to fork from now on."""
+    from llvmlite import binding
+
+    binding.initialize_all_targets()
+    binding.initialize_all_asmprinters()
+    _hold_over_fork(getattr(binding.ffi.lib, "_lock", contextlib.nullcontext()))
+    return binding
 
 
-def _after_fork() -> None:
-    ffi.lib._lock.__exit__(None, None, None)
-    _llvm_lock.release()
-    _flight_lock.release()
+# --- fork -----------------------------------------------------------------------------------------------------------
+
+
+def _hold_over_fork(binding_lock: contextlib.AbstractContextManager[Any]) -> None:
+    """Let a fork wait until no thread is inside LLVM: a child born in there inherits a lock that nobody releases."""
+
+    def before() -> None:
+        _llvm_lock.acquire()
+        binding_lock.__enter__()
+
+    def after() -> None:
+        binding_lock.__exit__(None, None, None)
+        _llvm_lock.release()
+
+    os.register_at_fork(before=before, after_in_parent=after, after_in_child=after)
 
 
 def _after_fork_in_child() -> None:
-    _flights.clear()  # their threads do not exist here
-    _after_fork()
+    """What other threads were making is nobody's work here."""
+    global _flight_lock
+    _flight_lock = threading.Lock()
+    _flights.clear()
 
 
-os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child)
+os.register_at_fork(after_in_child=_after_fork_in_child)

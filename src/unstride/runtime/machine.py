@@ -13,8 +13,8 @@ from unstride.plan.machine import AVX2, AVX512, ISA, ISAS, NEON, SSE2, Machine
 __all__ = ["cpu_features", "host", "usable_cores"]
 
 # The kernel's names for what the x86-64-v3 and x86-64-v4 levels promise to the code generator.
-_V3 = frozenset("avx avx2 bmi1 bmi2 f16c fma abm movbe".split())
-_V4 = frozenset("avx512f avx512bw avx512cd avx512dq avx512vl".split())
+_V3 = frozenset(("avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe"))
+_V4 = frozenset(("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"))
 
 
 @cache
@@ -53,7 +53,8 @@ def _isa() -> ISA:
         return best
     choices = _runnable(best)
     if wanted not in choices:
-        raise AttributeValueError("UNSTRIDE_ISA", wanted, f"this processor runs {', '.join(choices)}", "choose one of these")
+        rule = f"this processor runs {', '.join(choices)}"
+        raise AttributeValueError("UNSTRIDE_ISA", wanted, rule, "choose one of these")
     return ISAS[wanted]
 
 
@@ -81,10 +82,12 @@ def _cache_bytes(level: int, default: int) -> int:
     return default
 
 
+@cache  # files are read: far too slow for every call
+@cache
 def _quota_cores() -> int | None:
     """The control group's CPU quota, rounded up to whole cores; None without one."""
     for line in _read(Path("/proc/self/cgroup")).splitlines():
-        hierarchy, controllers, path = (line.split(":", 2) + ["", ""])[:3]
+        hierarchy, controllers, path = (*line.split(":", 2), "", "")[:3]
         if hierarchy == "0":
             limit = _tightest(Path("/sys/fs/cgroup"), path, "cpu.max")
         elif "cpu" in controllers.split(","):

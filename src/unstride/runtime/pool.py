@@ -16,6 +16,8 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+from functools import cache
+from typing import Any
 
 from unstride.codegen import pool as code
 from unstride.errors import AttributeValueError
@@ -26,19 +28,23 @@ __all__ = ["MAX_THREADS", "current_threads", "launcher", "parallel", "prepare", 
 MAX_THREADS = code.MAX_WORKERS + 1
 _SPIN_NS = 200_000
 _MADV_WIPEONFORK = 18
+_ATTRIBUTE_BYTES = 256  # more than a pthread_attr_t on any Linux
+_MASK_BYTES = 1024
 
 Launch = Callable[[int], int]
 _JOB = struct.Struct("8q")
 
 
-# --- how many -----------------------------------------------------------------------------------------------------------
+# --- how many -------------------------------------------------------------------------------------------------------
 
 _scoped: ContextVar[int | None] = ContextVar("unstride_threads", default=None)
 _chosen: int | None = None
 
 
 def set_threads(n: int | None) -> None:
-    """Use at most `n` threads from now on, in the whole process; None returns to the default. Results do not depend on it.
+    """Use at most `n` threads from now on, in the whole process; None returns to the default.
+
+    Results do not depend on it.
 
     >>> set_threads(2)
     >>> current_threads()
@@ -65,16 +71,18 @@ def threads(n: int) -> Iterator[None]:
 
 
 def current_threads() -> int:
-    """Threads a call made here and now would use: `threads`, else `set_threads`, else `UNSTRIDE_NUM_THREADS`, else the cores
-    this process may use."""
-    return _scoped.get() or _chosen or _default()
+    """Threads a call made here and now would use.
+
+    The innermost `threads` block decides, else `set_threads`, else `UNSTRIDE_NUM_THREADS`, else the cores this process
+    may use.
+    """
+    return _scoped.get() or _chosen or _from_environment() or min(usable_cores(), MAX_THREADS)
 
 
-def _default() -> int:
+@cache
+def _from_environment() -> int | None:
     asked = os.environ.get("UNSTRIDE_NUM_THREADS", "").strip()
-    if not asked:
-        return min(usable_cores(), MAX_THREADS)
-    return _checked(int(asked) if asked.isdigit() else asked, "UNSTRIDE_NUM_THREADS")
+    return _checked(int(asked) if asked.isdigit() else asked, "UNSTRIDE_NUM_THREADS") if asked else None
 
 
 def _checked(n: object, field: str) -> int:
@@ -83,15 +91,15 @@ def _checked(n: object, field: str) -> int:
     return min(n, MAX_THREADS)
 
 
-# --- launching ----------------------------------------------------------------------------------------------------------
+# --- launching ------------------------------------------------------------------------------------------------------
 
 
 def parallel(task_address: int, arg_address: int, tasks: int, threads: int, short: bool = False) -> None:
     """Call `task(arg, i, slot)` once for every i in [0, tasks), on up to `threads` threads; return when all are done.
 
-    The task is native code of the C type `void (*)(int8_t *arg, int64_t task, int64_t slot)`. Tasks running at the same time
-    have different slots in [0, threads); the launcher's is 0. `short` keeps the interpreter's lock, which is right below
-    about 100 us. On Ctrl-C no task is running any more when KeyboardInterrupt comes.
+    The task is native code of the C type `void (*)(int8_t *arg, int64_t task, int64_t slot)`. Tasks running at the same
+    time have different slots in [0, threads); the launcher's is 0. `short` keeps the interpreter's lock, which is right
+    below about 100 us. When KeyboardInterrupt comes, no task is running any more.
     """
     job = ctypes.create_string_buffer(_JOB.pack(task_address, arg_address, tasks, 0, threads, interruptible(), 0, 0))
     launch = prepare(threads if tasks > 1 else 1, short)
@@ -108,8 +116,8 @@ def interruptible() -> int:
 def prepare(threads: int, short: bool = False) -> Launch:
     """Have workers for jobs of `threads` threads, and return the native launch function for repeated use.
 
-    `launch(address of a job block)` returns 1 while tasks are left; the block is eight 64-bit words, see `codegen.pool`.
-    Call it again until it returns 0; an exception in between leaves nothing running.
+    `launch(address of a job block)` returns 1 while tasks are left: call it again until it returns 0. An exception in
+    between leaves nothing running. The block is eight 64-bit words, see `codegen.pool`.
     """
     pool = _pool or _start()
     if threads > 1 + pool.workers:
@@ -129,7 +137,8 @@ class _Pool:
         from unstride.runtime.engine import kernel_library  # LLVM is loaded when first needed
 
         isa = host().isa
-        native = kernel_library("pool", lambda: code.pool_ir(isa), isa, code.SYMBOLS, externals=code.EXTERNALS).addresses
+        library = kernel_library("pool", lambda: code.pool_ir(isa), isa, code.SYMBOLS, externals=code.EXTERNALS)
+        native = library.addresses
         self.lock = threading.Lock()
         self.workers = 0
         self.handles: list[int] = []
@@ -147,15 +156,13 @@ class _Pool:
             # more threads than cores: one that spins would take the CPU from one that works
             spin_ns = _SPIN_NS if wanted < usable_cores() else 0
             ctypes.c_int64.from_address(self.page + code.SPIN_OFFSET).value = spin_ns
-            while len(self.handles) < wanted:
-                handle = ctypes.c_size_t()
-                if _libc.pthread_create(ctypes.byref(handle), None, ctypes.c_void_p(self.worker), ctypes.c_void_p(self.page)):
-                    break
-                self.handles.append(handle.value)
+            with _placed_elsewhere() as attributes:
+                while len(self.handles) < wanted and (handle := _new_thread(attributes, self.worker, self.page)):
+                    self.handles.append(handle)
             self.workers = max(self.workers, wanted)  # do not ask again for what was refused
 
     def shut_down(self) -> None:
-        """Stop taking part in jobs and join the threads. Jobs still under way are finished by their launchers, alone."""
+        """Stop and join the threads. Jobs still under way are finished by their launchers, alone."""
         with self.lock:
             self.stop()
             for handle in self.handles:
@@ -199,6 +206,28 @@ def _control_page() -> int:
         raise OSError(ctypes.get_errno(), "no memory for the control page of the thread pool")
     _libc.madvise(ctypes.c_void_p(page), ctypes.c_size_t(code.PAGE_BYTES), _MADV_WIPEONFORK)
     return int(page)
+
+
+def _new_thread(attributes: Any, function: int, argument: int) -> int:
+    """The handle of a thread that calls `function(argument)`; 0 if the system has no thread to give."""
+    handle = ctypes.c_size_t()
+    start = ctypes.c_void_p(function), ctypes.c_void_p(argument)
+    return 0 if _libc.pthread_create(ctypes.byref(handle), attributes, *start) else handle.value
+
+
+@contextlib.contextmanager
+def _placed_elsewhere() -> Iterator[Any]:
+    """Attributes of a thread that starts on another CPU than this one, where a small virtual machine would leave it."""
+    attributes = ctypes.create_string_buffer(_ATTRIBUTE_BYTES)
+    _libc.pthread_attr_init(attributes)
+    others = os.sched_getaffinity(0) - {_libc.sched_getcpu()}
+    if others:
+        mask = sum(1 << cpu for cpu in others).to_bytes(_MASK_BYTES, "little")
+        _libc.pthread_attr_setaffinity_np(attributes, ctypes.c_size_t(_MASK_BYTES), mask)
+    try:
+        yield attributes
+    finally:
+        _libc.pthread_attr_destroy(attributes)
 
 
 @contextlib.contextmanager
