@@ -196,6 +196,12 @@ class Operator:
 
         return explain(self, self.resolve(data_shape, filter_shape, output_shape, dtype))
 
+    def _repr_html_(self) -> str:
+        """A notebook shows the picture of a small call."""
+        from unstride.explain.page import operator_html
+
+        return operator_html(self)
+
     # -- arrays -----------------------------------------------------------------------------------------------------
 
     def compile(

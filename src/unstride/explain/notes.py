@@ -27,7 +27,7 @@ def summary(problem: Problem) -> tuple[str, str]:
     else:
         title = f"Transposed convolution, {problem.rank}D: {x} → {y}"
     words = f"Kernel {sizes(problem.kernel)}, stride {sizes(problem.stride)}, dilation {sizes(problem.dilation)}. "
-    return title, words + diagnosis(axes_of(problem)[-2:])[1]
+    return title, words + diagnosis(problem)[1]
 
 
 def window_line(problem: Problem) -> str:
@@ -73,22 +73,38 @@ def _index(values: tuple[int, ...]) -> str:
     return f"[{','.join(map(str, values))}]"
 
 
-def diagnosis(axes: tuple[Axis, ...]) -> tuple[str, str]:
-    """("even" | "uneven" | "holes", a sentence): how evenly the taps cover the result away from the borders."""
-    least = prod(axis.overlap[0] for axis in axes)
-    most = prod(axis.overlap[1] for axis in axes)
-    if least == most:
-        return "even", f"Even overlap: every inner output sums {_taps(most)}."
-    strides = sizes(tuple(axis.stride for axis in axes))
-    if least == 0:
-        return "holes", f"Holes: {_hole_reason(axes)}; some inner outputs are exactly zero, others sum {_taps(most)}."
-    wish = sizes(tuple(-(-axis.kernel // axis.stride) * axis.stride for axis in axes))
-    kernels = sizes(tuple(axis.kernel for axis in axes))
-    reason = f"kernel {kernels} is not a multiple of stride {strides}"
-    return (
-        "uneven",
-        f"Uneven overlap, {least} to {_taps(most)}: {reason}, hence checkerboards. A kernel of {wish} is even.",
-    )
+def diagnosis(problem: Problem) -> tuple[str, str]:
+    """("even" | "uneven" | "holes", a sentence): how evenly the taps cover the large side away from the borders.
+
+    >>> diagnosis(Problem.parse("scatter f32 NCX GIOX n1 g1 i1 o1 x5 k4 s2 d1 b1 y10"))
+    ('even', 'Even overlap: every inner output sums 2 taps.')
+    """
+    axes = axes_of(problem)
+    least, most = (prod(axis.overlap[n] for axis in axes) for n in (0, 1))
+    verdict = "even" if least == most else "uneven" if least else "holes"
+    if problem.direction == "gather":
+        return verdict, _words_for_reads(problem, verdict, least, most)
+    kernel, stride = sizes(problem.kernel), sizes(problem.stride)
+    wish = sizes(-(-k // s) * s for k, s in zip(problem.kernel, problem.stride, strict=True))
+    words = {
+        "even": f"Even overlap: every inner output sums {_taps(most)}.",
+        "uneven": f"Uneven overlap, {least} to {_taps(most)}: kernel {kernel} is not a multiple of stride {stride}, "
+        f"hence checkerboards. A kernel of {wish} is even.",
+        "holes": f"Holes: {_hole_reason(axes)}; some inner outputs are exactly zero, others sum {_taps(most)}.",
+    }
+    return verdict, words[verdict]
+
+
+def _words_for_reads(problem: Problem, verdict: str, least: int, most: int) -> str:
+    """The same of the adjoint, where the large side is the data."""
+    kernel, stride = sizes(problem.kernel), sizes(problem.stride)
+    words = {
+        "even": f"Even use: every inner element of the data is in {most} products.",
+        "uneven": f"Uneven use, {least} to {most} products for an element of the data: "
+        f"kernel {kernel} is not a multiple of stride {stride}.",
+        "holes": f"Holes: {_hole_reason(axes_of(problem))}; some inner elements of the data are never read.",
+    }
+    return words[verdict]
 
 
 def _hole_reason(axes: tuple[Axis, ...]) -> str:

@@ -1,7 +1,7 @@
 """One self-contained page: the picture of a call, with every attribute, dialect and rule set at hand.
 
-The page is `assets/` inlined into one file; it needs no network and forbids itself any. Its arithmetic, `assets/window.js`,
-is tested equal to the dialects.
+The page is `assets/` inlined into one file; it needs no network and forbids itself any. Its arithmetic,
+`assets/window.js`, is tested equal to the dialects.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def html(
 ) -> str:
     """The page that opens on a problem or on a resolved call; without either, on an example.
 
-    A resolution says which window a call has, not how it was asked for: give the `operator` (and the `output_shape` of the
-    call, if it had one) too, and the page starts from the very attributes. Of more than two spatial axes it shows the last
-    two.
+    A resolution says which window a call has, not how it was asked for: give the `operator` (and the `output_shape` of
+    the call, if it had one) too, and the page starts from the very attributes. Of more than two spatial axes it shows
+    the last two.
 
     >>> from unstride.problem import Problem
     >>> "<script" in html(Problem.parse("scatter f32 NCX GIOX n1 g1 i1 o1 x5 k3 s2 d1 b1 y9"))

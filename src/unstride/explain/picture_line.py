@@ -31,9 +31,9 @@ def draw_line(pen: Drawing, problem: Problem, axis: Axis, top: int) -> int:
     bottom = _window_row(pen, problem, axis, columns, bottom + 8)
     bottom += 20
     if chosen is not None:
-        at = columns.offset(axis.begin + chosen)
-        if not gather and at is not None:
-            pen.rect(at + 1, bottom - 20 - _CELL, _CELL - 2, _CELL - 2, "us-pick")
+        place = columns.offset(axis.begin + chosen)
+        if not gather and place is not None:
+            pen.rect(place + 1, bottom - 20 - _CELL, _CELL - 2, _CELL - 2, "us-pick")
         pen.text(0, bottom + 24, equation(problem, (axis,), (chosen,)), "us-mono us-pick-ink")
         bottom += 24
     return bottom

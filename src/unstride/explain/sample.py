@@ -57,10 +57,7 @@ def _shapes(operator: Any, size: tuple[int, ...], kernel: tuple[int, ...]) -> tu
     groups = getattr(operator, "groups", getattr(operator, "group", 1))
     if isinstance(operator, openvino.GroupConvolutionBackpropData):
         return (1, 2, *size), (2, 1, 1, *kernel)
-    if operator._data_layout() == "NXC":
-        data = (1, *size, groups)
-    else:
-        data = (1, groups, *size)
+    data = (1, *size, groups) if operator._data_layout() == "NXC" else (1, groups, *size)
     if not hasattr(operator, "filter_format"):
         return data, (groups, 1, *kernel)
     sizes = {"I": (groups,), "O": (1,), "X": kernel, "G": ()}

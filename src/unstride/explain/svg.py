@@ -1,7 +1,7 @@
 """The picture of one problem as an SVG document: who reaches whom, what is cropped, what is zero, how taps overlap.
 
-One spatial axis is drawn as the matrix it is; two or more as the plane of the last two. Large layers are abridged around
-the borders that matter, and the picture says so.
+One spatial axis is drawn as the matrix it is; two or more as the plane of the last two. Large layers are abridged
+around the borders that matter, and the picture says so.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ def svg(source: Problem | HasProblem) -> str:
     pen.text(0, 38, window_line(problem), "us-mono us-soft")
     bottom: float
     bottom = draw_line(pen, problem, axes[0], 64) if len(axes) == 1 else draw_plane(pen, problem, axes[-2:], 64)
-    bottom = _phase_panel(pen, axes[-2:], bottom + 34)
+    bottom = _phase_panel(pen, problem, axes[-2:], bottom + 34)
     bottom = _channel_panel(pen, problem, bottom + 30)
     for n, note in enumerate(shown_part(problem, LINE_POSITIONS if len(axes) == 1 else PLANE_POSITIONS)):
         pen.text(0, bottom + 26 + 18 * n, note, "us-small us-soft")
     return pen.render(title, description)
 
 
-def _phase_panel(pen: Drawing, axes: tuple[Axis, ...], top: float) -> float:
+def _phase_panel(pen: Drawing, problem: Problem, axes: tuple[Axis, ...], top: float) -> float:
     """Each phase of the output with the taps that serve it, and what their numbers mean for the result."""
-    verdict, words = diagnosis(axes)
+    verdict, words = diagnosis(problem)
     pen.text(0, top, "phases", "us-head us-ink")
     pen.text(128, top, words, f"us-small us-head {'us-good' if verdict == 'even' else 'us-warn'}")
     rows = axes[0] if len(axes) == 2 else Axis(1, 1, 1, 1, 0, 1)

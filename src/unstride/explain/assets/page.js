@@ -25,7 +25,7 @@
     "Even: kernel 4, stride 2, pads 1": example(2, { kernel: [4, 4] }),
     "Matrix of one axis": example(1, { size: [6], kernel: [4], pads_end: [0] }),
     "output_shape against pads": example(2, { output_shape: [10, 10] }),
-    "Odd padding, same_upper": example(1, { auto_pad: "same_upper", output_shape: [10], kernel: [4], size: [5] }),
+    "Odd padding, same_upper": example(1, { auto_pad: "same_upper", output_shape: [9], kernel: [4], size: [5] }),
     "Surplus zeros: negative begin": example(2, { output_shape: [15, 14], pads_begin: [0, 0], pads_end: [0, 0], size: [4, 4] }),
     "Holes: stride and dilation 2": example(2, { dilations: [2, 2], size: [4, 4] }),
     "output_padding past the last tap": example(1, { output_padding: [4], pads_end: [0] }),
@@ -191,7 +191,7 @@
   }
 
   function showPicture() {
-    const { markup, abridged } = Picture.draw(resolution, state.chosen, state.hovered, state.views);
+    const { markup, abridged } = Picture.draw(resolution, state.chosen, state.hovered, state.views, $("figure").parentElement.clientWidth);
     $("figure").innerHTML = markup;
     const what = resolution.direction === "scatter" ? "an output" : "a result";
     $("pictureHint").textContent = `Point at ${what}, or use the arrow keys.${abridged ? " Only a part fits the frame; it follows the choice." : ""}`;
@@ -235,7 +235,7 @@
   // --------------------------------------------------------------------------------------------------- the whole page
 
   function showPanels() {
-    const { verdict, words } = Panels.diagnosis(resolution.axes);
+    const { verdict, words } = Panels.diagnosis(resolution);
     $("diagnosis").className = verdict;
     $("diagnosis").textContent = words;
     $("phases").innerHTML = Panels.phases(resolution.axes);
@@ -382,6 +382,7 @@
   $("copy").addEventListener("click", copy);
   $("theme").addEventListener("click", nextTheme);
   $("controls").addEventListener("submit", (event) => event.preventDefault());
+  window.addEventListener("resize", () => resolution && showPicture());
   window.addEventListener("hashchange", () => {
     const call = fromHash(location.hash.slice(1));
     if (call) load(call);

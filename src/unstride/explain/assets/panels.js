@@ -14,6 +14,7 @@ const Panels = (() => {
     "window.gather": "the window itself, gradient",
   };
   const SHORT = { ...NAMES, openvino: "OpenVINO", "onednn.ConvTransposeBackpropData": "oneDNN ConvTransposeBackpropData" };
+  const compact = (axes, name) => axes.map((a) => a[name]).join("×");
   const sizesOf = (axes, name) => axes.map((a) => a[name]).join(TIMES);
   const tapWord = (n) => `${n} ${n === 1 ? "tap" : "taps"}`;
 
@@ -64,11 +65,16 @@ const Panels = (() => {
 
   // ------------------------------------------------------------------------------------------------ phases and overlap
 
-  function diagnosis(axes) {
+  function diagnosis({ axes, direction }) {
     const d = Unstride.diagnose(axes);
     const [kernel, stride] = [sizesOf(axes, "kernel"), sizesOf(axes, "stride")];
     const reason = d.shared ? "stride and dilation share a factor, so taps skip positions" : "the kernel is smaller than the stride";
-    const words = {
+    const reading = {
+      even: `Even use: every inner element of the data is in ${d.most} products.`,
+      uneven: `Uneven use, ${d.least} to ${d.most} products for an element of the data: kernel ${kernel} is not a multiple of stride ${stride}.`,
+      holes: `Holes: ${reason}; some inner elements of the data are never read.`,
+    };
+    const words = direction === "gather" ? reading : {
       even: `Even overlap: every inner output sums ${tapWord(d.most)}.`,
       uneven: `Uneven overlap, ${d.least} to ${tapWord(d.most)}: kernel ${kernel} is not a multiple of stride ${stride}, hence checkerboards. ` +
         `A kernel of ${d.wish.join(TIMES)} is even.`,
@@ -162,7 +168,7 @@ const Panels = (() => {
     };
     try {
       const found = Unstride.resolve(asked).axes;
-      const cell = (key) => `<td class="${found.every((a, n) => a[key] === axes[n][key]) ? "same" : "other"}">${sizesOf(found, key)}</td>`;
+      const cell = (key) => `<td class="${found.every((a, n) => a[key] === axes[n][key]) ? "same" : "other"}">${compact(found, key)}</td>`;
       return cell("begin") + cell(size);
     } catch (error) {
       if (!(error instanceof Unstride.Refusal)) throw error;

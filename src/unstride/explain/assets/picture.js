@@ -3,8 +3,9 @@
    `hovered` an element of the data (or null). Class names and colours are those of unstride.explain.drawing. */
 const Picture = (() => {
   const PHASES = 8, HEATS = 6;
-  const LINE = { cell: 36, positions: 26, rows: 14, labels: 116 };
+  const LINE = { cell: 36, positions: 26, rows: 14, labels: 112 };
   const PLANE = { cell: 28, positions: 18, inputs: 10, taps: 11 };
+  const NARROW = 640; // below this width the planes stand one above the other
 
   // ------------------------------------------------------------------------------------------------------------ pen
 
@@ -89,14 +90,15 @@ const Picture = (() => {
 
   // ------------------------------------------------------------------------------------------------------- one axis
 
-  function drawLine(resolution, chosen, hovered, views) {
+  function drawLine(resolution, chosen, hovered, views, width) {
     const pen = new Pen();
     const a = resolution.axes[0];
     const gather = resolution.direction === "gather";
     const { cell, labels } = LINE;
     const used = chosen ? terms(resolution, chosen)[0] : [];
     const focus = chosen ? (gather ? chosen[0] * a.stride : chosen[0] + a.begin) : 0;
-    const columns = follow(a, LINE.positions, focus, views[0]);
+    const room = clamp(Math.floor((width - labels - 16) / cell), 5, LINE.positions);
+    const columns = follow(a, room, focus, views[0]);
     views[0] = columns[0];
     const at = new Map(columns.map((f, n) => [f, labels + n * cell]));
     const firstRow = Math.max(0, Math.ceil((columns[0] - Unstride.extent(a) + 1) / a.stride));
@@ -111,7 +113,7 @@ const Picture = (() => {
     };
 
     pen.text(0, 24, "kernel w", "us-head us-ink");
-    const reach = Math.min(Unstride.extent(a), LINE.positions);
+    const reach = Math.min(Unstride.extent(a), room);
     pen.line(labels + 4, 18, labels + reach * cell - 4, 18, "us-rule");
     const usedTaps = new Set(used.map(([, , k]) => k));
     range(0, reach).forEach((p) => p % a.dilation === 0 && tap(p / a.dilation, labels + p * cell, 0, 36, usedTaps.has(p / a.dilation)));
@@ -138,6 +140,9 @@ const Picture = (() => {
         const k = (f - first) / a.dilation;
         tap(k, at.get(f), y, height, used.some(([p, j, t]) => p === f && j === i && t === k));
       });
+      if (!gather && hovered?.[0] === i && seen.length) {
+        pen.rect(at.get(seen[0]), y, (seen.at(-1) - seen[0] + 1) * cell, height, "us-pick us-stamp");
+      }
     });
 
     pen.text(0, bottom + 20, "taps meeting", "us-head us-ink");
@@ -163,7 +168,7 @@ const Picture = (() => {
       pen.rect(x0 - 2, base - 3, x1 - x0 + 4, cell + 6, "us-window");
     }
     note(pen, labels, base + cell + 22, borders(resolution, [["start", "end"]]));
-    return { pen, columns, all: positions(a) };
+    return { pen, room };
   }
 
   function heatCell(pen, x, y, w, h, number, most, role) {
@@ -182,7 +187,7 @@ const Picture = (() => {
 
   // ------------------------------------------------------------------------------------------------------- two axes
 
-  function drawPlane(resolution, chosen, hovered, views) {
+  function drawPlane(resolution, chosen, hovered, views, width) {
     const pen = new Pen();
     const { axes } = resolution;
     const gather = resolution.direction === "gather";
@@ -190,10 +195,19 @@ const Picture = (() => {
     const used = chosen ? terms(resolution, chosen) : [[], []];
     const side = (n, index) => [...new Set(used[n].map((term) => term[index]))];
     const near = (n) => (side(n, 1).length ? [Math.min(...side(n, 1)), Math.max(...side(n, 1))] : [0, 0]);
-    const inputs = axes.map((a, n) => part(0, a.x, PLANE.inputs, ...near(n)));
-    const taps = axes.map((a) => range(0, Math.min(Unstride.extent(a), PLANE.taps)));
+    const left = 30;
+    const stacked = width < NARROW;
+    const fits = (pixels, most) => clamp(Math.floor(pixels / cell), 4, most);
+    const inputs = axes.map((a, n) => part(0, a.x, stacked ? fits(width / 2 - 40, PLANE.inputs) : PLANE.inputs, ...near(n)));
+    const taps = axes.map((a) => range(0, Math.min(Unstride.extent(a), stacked ? fits(width / 2 - 40, PLANE.taps) : PLANE.taps)));
+    const inTop = 38;
+    const tapLeft = stacked ? left + Math.max(inputs[1].length * cell, 120) + 34 : left;
+    const tapTop = stacked ? inTop : inTop + inputs[0].length * cell + 54;
+    const x0 = stacked ? left : left + Math.max(inputs[1].length * cell, taps[1].length * cell, 160) + 58;
+    const top = stacked ? inTop + Math.max(inputs[0].length, taps[0].length) * cell + 60 : inTop;
+    const room = fits(width - x0 - 16, PLANE.positions);
     const focus = axes.map((a, n) => (chosen ? (gather ? chosen[n] * a.stride : chosen[n] + a.begin) : 0));
-    const field = axes.map((a, n) => follow(a, PLANE.positions, focus[n], views[n]));
+    const field = axes.map((a, n) => follow(a, n ? room : PLANE.positions, focus[n], views[n]));
     field.forEach((list, n) => (views[n] = list[0]));
     const phase = (h, w) => phaseName(Unstride.mod(h, axes[0].stride) * axes[1].stride + Unstride.mod(w, axes[1].stride));
     const isOne = (pair, h, w) => pair && pair[0] === h && pair[1] === w;
@@ -206,11 +220,9 @@ const Picture = (() => {
       pen.text(x, y, name, "us-head us-ink");
       pen.text(x + 70, y, detail, "us-small us-soft");
     };
-    const left = 30;
     const sizes = (name) => axes.map((a) => a[name]).join(" × ");
 
     // inputs, each source of the chosen output in the colour of its phase and with the tap it meets
-    const inTop = 38;
     heading(left, 14, gather ? "result x" : "input x", sizes("x"));
     numbers(inputs, left, inTop, (i) => fit(String(i), 4));
     grid(inputs, left, inTop, (h, w, x, y) => {
@@ -223,10 +235,9 @@ const Picture = (() => {
     });
 
     // the kernel, its taps where dilation puts them
-    const tapTop = inTop + inputs[0].length * cell + 54;
-    heading(left, tapTop - 24, "kernel w", sizes("kernel"));
-    numbers(taps, left, tapTop, (p, n) => (p % axes[n].dilation ? "" : String(p / axes[n].dilation)));
-    grid(taps, left, tapTop, (h, w, x, y) => {
+    heading(tapLeft, tapTop - 24, "kernel w", sizes("kernel"));
+    numbers(taps, tapLeft, tapTop, (p, n) => (p % axes[n].dilation ? "" : String(p / axes[n].dilation)));
+    grid(taps, tapLeft, tapTop, (h, w, x, y) => {
       if (h % axes[0].dilation || w % axes[1].dilation) {
         pen.rect(x + 12, y + 12, 4, 4, "us-cell");
         return;
@@ -237,12 +248,11 @@ const Picture = (() => {
     });
 
     // positions with the window on them
-    const x0 = left + Math.max(inputs[1].length * cell, taps[1].length * cell, 160) + 58;
-    heading(x0, 14, gather ? "data y" : "output y", sizes("y"));
-    numbers(field, x0, inTop, (f, n) => (inside(axes[n], f) ? fit(String(f - axes[n].begin), 4) : ""));
+    heading(x0, top - 24, gather ? "data y" : "output y", sizes("y"));
+    numbers(field, x0, top, (f, n) => (inside(axes[n], f) ? fit(String(f - axes[n].begin), 4) : ""));
     const most = Math.max(1, ...field[0].map((f) => count(axes[0], f))) * Math.max(1, ...field[1].map((f) => count(axes[1], f)));
     const readsHere = (h, w) => gather && used[0].some((t) => t[0] === h) && used[1].some((t) => t[0] === w);
-    grid(field, x0, inTop, (h, w, x, y) => {
+    grid(field, x0, top, (h, w, x, y) => {
       if (inside(axes[0], h) && inside(axes[1], w)) {
         const [r, c] = [h - axes[0].begin, w - axes[1].begin];
         const number = count(axes[0], h) * count(axes[1], w);
@@ -259,7 +269,7 @@ const Picture = (() => {
     const frame = (rows, columns, name, out) => {
       if (!rows.length || !columns.length) return;
       const [w, h] = [(columns.at(-1) - columns[0] + 1) * cell, (rows.at(-1) - rows[0] + 1) * cell];
-      pen.rect(x0 + columns[0] * cell - out, inTop + rows[0] * cell - out, w + 2 * out, h + 2 * out, name);
+      pen.rect(x0 + columns[0] * cell - out, top + rows[0] * cell - out, w + 2 * out, h + 2 * out, name);
     };
     frame(spot(0, (f) => inside(axes[0], f)), spot(1, (f) => inside(axes[1], f)), "us-window", 2);
     const stamped = gather ? chosen : hovered;
@@ -267,16 +277,16 @@ const Picture = (() => {
       const spans = axes.map((a, n) => spot(n, (f) => f >= stamped[n] * a.stride && f < stamped[n] * a.stride + Unstride.extent(a)));
       frame(spans[0], spans[1], "us-pick us-stamp", 0);
     }
-    note(pen, x0, inTop + field[0].length * cell + 22, borders(resolution, [["top", "bottom"], ["left", "right"]]));
-    return { pen, columns: field[1], all: positions(axes[1]) };
+    note(pen, x0, top + field[0].length * cell + 22, borders(resolution, [["top", "bottom"], ["left", "right"]]));
+    return { pen, room };
   }
 
-  /** { markup, abridged }: the picture, and whether some positions are outside its frame. */
-  function draw(resolution, chosen, hovered, views) {
+  /** { markup, abridged }: the picture for a frame of this width, and whether some positions are outside its frame. */
+  function draw(resolution, chosen, hovered, views, width) {
     const drawer = resolution.axes.length === 1 ? drawLine : drawPlane;
-    const { pen } = drawer(resolution, chosen, hovered, views);
-    const limit = resolution.axes.length === 1 ? LINE.positions : PLANE.positions;
-    const abridged = resolution.axes.some((a) => positions(a)[1] - positions(a)[0] > limit);
+    const { pen, room } = drawer(resolution, chosen, hovered, views, width);
+    const wide = (a) => positions(a)[1] - positions(a)[0];
+    const abridged = wide(resolution.axes.at(-1)) > room || wide(resolution.axes[0]) > (resolution.axes.length === 1 ? room : PLANE.positions);
     return { markup: pen.markup("Inputs, kernel and outputs of this call"), abridged };
   }
 
