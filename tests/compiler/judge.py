@@ -50,9 +50,12 @@ def run(case: Case, data: Array, filter: Array, bias: Array | None, result: Arra
     if result is None:
         result = np.full(problem.result_shape, np.nan, DTYPES[problem.dtype])
     with _split_small_work(case.l2_bytes > 0):
-        weights = program.pack(problem.structure, machine(case), filter, bias, case.activation, SLOPE)
-        weights.run(problem, data, result, case.threads)
+        packed(case, filter, bias).run(problem, data, result, case.threads)
     return result
+
+
+def packed(case: Case, filter: Array, bias: Array | None) -> program.Weights:
+    return program.pack(case.problem.structure, machine(case), filter, bias, case.activation, SLOPE)
 
 
 def machine(case: Case) -> Machine:
