@@ -18,7 +18,7 @@ __all__ = ["Unsupported", "place", "undefined_symbols"]
 _X86_64 = 62
 _SYMTAB, _RELA, _NOBITS = 2, 4, 8
 _WRITE, _ALLOC = 1, 2
-_R_64, _R_PC32, _R_PLT32 = 1, 2, 4
+_R_64, _R_PC32, _R_PLT32, _R_REX_GOTPCRELX = 1, 2, 4, 42
 # jmp *[rip + 0], followed by the address: reaches a function of the C library from anywhere
 _STUB = b"\xff\x25\0\0\0\0"
 _STUB_BYTES = 16
@@ -151,12 +151,20 @@ class _Placement:
         for offset, kind, symbol, addend in self.image.relocations(index):
             where = start + offset
             target = self._address(self.image.symbols[symbol]) + addend
-            if kind in (_R_PC32, _R_PLT32):
+            if kind == _R_REX_GOTPCRELX:
+                self._relax(where)
+            if kind in (_R_PC32, _R_PLT32, _R_REX_GOTPCRELX):
                 ctypes.memmove(where, struct.pack("<i", target - where), 4)
             elif kind == _R_64:
                 ctypes.memmove(where, struct.pack("<Q", target), 8)
             else:
                 raise Unsupported(f"relocation type {kind}")
+
+    def _relax(self, where: int) -> None:
+        """Turn the load of an address from a table, `mov reg, [rip + x]`, into `lea reg, [rip + x]`: no table needed."""
+        if ctypes.string_at(where - 2, 1) != b"\x8b":
+            raise Unsupported("a reference through a table of addresses that is not a plain load")
+        ctypes.memmove(where - 2, b"\x8d", 1)
 
     def _address(self, symbol: _Symbol) -> int:
         if symbol.section == 0:
