@@ -32,7 +32,6 @@ _DIALECTS: tuple[tuple[type[Operator], str], ...] = (
     (onnx.ConvTranspose, "onnx"),
     (functional.ConvTranspose, "torch"),
 )
-_DEFAULT = "scatter f32 NCX GIOX n1 g1 i1 o1 x5x5 k3x3 s2x2 d1x1 b1x1 y9x9"
 
 
 def html(
@@ -51,12 +50,13 @@ def html(
     >>> "<script" in html(Problem.parse("scatter f32 NCX GIOX n1 g1 i1 o1 x5 k3 s2 d1 b1 y9"))
     True
     """
-    problem = problem_of(source) if source is not None else Problem.parse(_DEFAULT)
+    if source is None:
+        operator = openvino.ConvolutionBackpropData(strides=[2, 2], pads_begin=[1, 1], pads_end=[1, 1])
+        source = operator.resolve((1, 1, 5, 5), (1, 1, 3, 3))
+    problem = problem_of(source)
     if operator is not None and isinstance(source, Resolution):
-        call = _call_of(operator, source, output_shape)
-    else:
-        call = _window_call(problem)
-    return _render(call, problem)
+        return _render(_call_of(operator, source, output_shape), problem)
+    return _render(_window_call(problem), problem)
 
 
 def operator_html(operator: Operator) -> str:
