@@ -6,7 +6,8 @@ Data and weights are small integers, so that every engine must give the very sam
 
 * `spec`: each window against the formulas transcribed in tests/formulas.py, each result against brute force.
 * `runtime`: each result against a live engine: OpenVINO, onnxruntime, and torch (its own operator, and oneDNN's
-  operators as the gradients that they are). Calls that would meet a known defect of the engine are drawn again and counted.
+  operators as the gradients that they are). A call that would meet a known defect of its engine is drawn again
+  and counted.
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import tempfile
 from collections import Counter
 from importlib.util import find_spec
 
@@ -25,6 +28,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # Compiled code goes to a directory of this run, shared by its workers: the user's own cache stays as it is.
+    if "UNSTRIDE_CACHE_DIR" not in os.environ:
+        directory = tempfile.mkdtemp(prefix="unstride-tests-")
+        os.environ["UNSTRIDE_CACHE_DIR"] = directory
+        config.add_cleanup(lambda: shutil.rmtree(directory, ignore_errors=True))
     for name, why in OPTIONAL.items():
         config.addinivalue_line("markers", f"{name}: {why}")
     for name in config.getoption("--require"):

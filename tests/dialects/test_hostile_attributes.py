@@ -31,11 +31,11 @@ class Explosive:
 
 HOSTILE: list[Any] = [
     None, "2", b"2", "", 2.0, 0.5, True, float("nan"), float("inf"), -1, 0, 1, 2, 2**31 - 1, 2**31, 2**55, 2**62, 2**63,
-    10**30, 10**5000, [], [2], [2, 2], [2, 2, 2], [[2, 2], [2, 2]], [2, [2]], [2, None], [2, "2"], [2, 2.0], [2, True], [-1, 2],
-    [0, 0], [2**31 - 1, 2**31 - 1], [2**31, 2], [2**55, 2**55], [2, 2**63], [10**30, 2], [float("nan"), 2], (2, 2),
-    range(2), {2, 3}, {2: 2}, np.array(2), np.array([2, 2]), np.array([2.0, 2.0]), np.array([[2, 2]]), np.array([2**62, 2]),
-    np.array([True, False]), np.float32(2), np.int64(2), itertools.count(1), object(), Explosive(), [Explosive()],
-    lambda: 2, "same_upper", "SAME_UPPER", "NXC", "OIX", "runtime", int, Ellipsis, 1j,
+    10**30, 10**5000, [], [2], [2, 2], [2, 2, 2], [[2, 2], [2, 2]], [2, [2]], [2, None], [2, "2"], [2, 2.0], [2, True],
+    [-1, 2], [0, 0], [2**31 - 1, 2**31 - 1], [2**31, 2], [2**55, 2**55], [2, 2**63], [10**30, 2], [float("nan"), 2],
+    (2, 2), range(2), {2, 3}, {2: 2}, np.array(2), np.array([2, 2]), np.array([2.0, 2.0]), np.array([[2, 2]]),
+    np.array([2**62, 2]), np.array([True, False]), np.float32(2), np.int64(2), itertools.count(1), object(),
+    Explosive(), [Explosive()], lambda: 2, "same_upper", "SAME_UPPER", "NXC", "OIX", "runtime", int, Ellipsis, 1j,
 ]  # fmt: skip
 
 LEGAL: dict[Any, dict[str, Any]] = {

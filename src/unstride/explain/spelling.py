@@ -98,6 +98,7 @@ _ONEDNN_FORMATS = {"GIOX": "IOX", "OGIX": "OIX", "XGIO": "XIO", "XOGI": "XOI"}
 
 def _onednn(p: Problem) -> tuple[str, str]:
     name = "ConvTranspose" if p.direction == "scatter" else "ConvTransposeBackpropData"
+    _require(min(p.data_shape[1:]) > 0, "the data is empty")
     begin, end, padding = _pads(p)
     order = _filter_order(p, _ONEDNN_FORMATS)
     formats = f'groups={p.groups}, data_format="{p.data_layout}", filter_format="{order}"'
