@@ -40,7 +40,7 @@ class UnstrideError(Exception):
 
     def __str__(self) -> str:
         text = f"{self.field}: got {_short(self.given)}; {self.rule}"
-        return f"{text}. Fix: {self.fix}." if self.fix else f"{text}."
+        return printable(f"{text}. Fix: {self.fix}." if self.fix else f"{text}.")
 
 
 class AttributeValueError(UnstrideError, ValueError):
@@ -65,6 +65,15 @@ class FormatError(UnstrideError, ValueError):
 
 class RuleWarning(UserWarning):
     """The `spec` and `runtime` rules disagree for the call at hand."""
+
+
+def printable(text: str) -> str:
+    """The text without control characters: a name from a file must neither break a line nor steer a terminal.
+
+    >>> printable("up\x1b[2J")
+    'up?[2J'
+    """
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def _short(value: object, limit: int = 120) -> str:

@@ -93,5 +93,5 @@ def _dispatch(arguments: list[str]) -> int:
 
 
 def _refuse(message: str) -> int:
-    print("unstride: error:", " ".join(message.split()), file=sys.stderr)
+    print("unstride: error:", message, file=sys.stderr)
     return 2

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from unstride.errors import printable
+
 __all__ = ["Column", "heading", "note", "print_json", "progress", "sizes", "table"]
 
 T = TypeVar("T")
@@ -36,7 +38,7 @@ def sizes(values: Sequence[int | None]) -> str:
 
 def heading(text: str) -> None:
     """A line that opens a section."""
-    console = _console()
+    console, text = _console(), printable(text)
     if console is None:
         print(f"\n{text}")
     else:
@@ -45,7 +47,7 @@ def heading(text: str) -> None:
 
 def note(text: str, style: str = "dim") -> None:
     """A line of text; `style` is a rich style and has no effect on plain output."""
-    console = _console()
+    console, text = _console(), printable(text)
     if console is None:
         print(text)
     else:
@@ -55,6 +57,7 @@ def note(text: str, style: str = "dim") -> None:
 def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], styles: Sequence[str] = ()) -> None:
     """Print rows under columns; `styles` colours whole rows on a terminal."""
     console = _console()
+    rows = [[printable(cell) for cell in row] for row in rows]
     if console is None:
         print("\n".join(_plain(columns, rows)))
         return

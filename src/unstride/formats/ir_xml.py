@@ -8,7 +8,6 @@ graphs of their own.
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
@@ -233,6 +232,7 @@ class _Reader:
         self.open_graphs[-1].edges[to_layer, to_port] = (from_layer, from_port)
 
     def integer(self, text: str | None, what: str) -> int:
-        if text is None or not re.fullmatch(r"-?[0-9]{1,18}", text, re.ASCII):
+        digits = (text or "").removeprefix("-")
+        if text is None or len(digits) > 18 or not (digits.isascii() and digits.isdigit()):
             self.fail(f"{what} {(text or 'missing')[:40]!r}", "must be an integer")
         return int(text)

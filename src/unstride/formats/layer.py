@@ -10,10 +10,18 @@ from numpy.typing import NDArray
 
 from unstride.errors import FormatError
 
-__all__ = ["FileLayer", "OptionalShape"]
+__all__ = ["FileLayer", "OptionalShape", "check_layer_count"]
+
+MAX_LAYERS = 4096
 
 OptionalShape = tuple[int | None, ...]
 Loader = Callable[[], NDArray[Any]]
+
+
+def check_layer_count(count: int, file: str) -> None:
+    """No model has thousands of transposed convolutions; a file that claims so only wants to keep us busy."""
+    if count > MAX_LAYERS:
+        raise FormatError(file, f"{count} transposed convolutions", f"at most {MAX_LAYERS} are read")
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,9 @@ from typing import Any
 from unstride.dialects import onnx as dialect
 from unstride.errors import FormatError, UnstrideError
 from unstride.formats.blob import open_regular, read_exactly
-from unstride.formats.layer import FileLayer, OptionalShape
+from unstride.formats.layer import FileLayer, OptionalShape, check_layer_count
 from unstride.formats.onnx_tensors import FLOAT_TYPES, load_tensor, tensor_sizes, value_shape
+from unstride.formats.onnx_wire import check_size
 
 __all__ = ["read_onnx"]
 
@@ -41,6 +42,7 @@ def read_onnx(path: str | Path) -> tuple[FileLayer, ...]:
     path = Path(path)
     model = _parse(path)
     found = [(scope, node) for scope in _scopes(model, path.name) for node in scope.graph.node if _is_ours(node)]
+    check_layer_count(len(found), path.name)
     if any(None in _sizes(scope, node) for scope, node in found):
         from unstride.formats.onnx_shapes import inferred_shapes
 
@@ -65,11 +67,11 @@ def _parse(path: Path) -> Any:
         pass
     if size > MAX_FILE_BYTES:
         raise FormatError(path.name, f"{size} bytes", "an ONNX file has less than 2 GiB")
+    data = read_exactly(path, 0, size, path.name).tobytes()
+    check_size(data, path.name)
     model = onnx.ModelProto()
     try:
-        model.ParseFromString(read_exactly(path, 0, size, path.name).tobytes())
-    except UnstrideError:
-        raise
+        model.ParseFromString(data)
     except Exception:
         raise FormatError(path.name, f"{size} bytes", "is not an ONNX model, or it is damaged") from None
     if not model.HasField("graph") or not model.graph.node:

@@ -19,7 +19,7 @@ from unstride.dialects import openvino
 from unstride.errors import FormatError, UnstrideError
 from unstride.formats.ir_constants import PRECISIONS, Constants
 from unstride.formats.ir_xml import TRANSPOSED_KINDS, Graph, Node, Port, read_graphs
-from unstride.formats.layer import FileLayer, OptionalShape
+from unstride.formats.layer import FileLayer, OptionalShape, check_layer_count
 
 __all__ = ["read_openvino_ir"]
 
@@ -33,12 +33,10 @@ def read_openvino_ir(
     """The transposed convolutions of the `.xml` at `path`; `weights` is the `.bin`, by default the file beside it."""
     path = Path(path)
     blob = path.with_suffix(".bin") if weights is None else Path(weights)
-    return tuple(
-        _layer(graph, node, Constants(graph, blob), rules)
-        for graph in read_graphs(path)
-        for node in graph.nodes.values()
-        if node.kind in TRANSPOSED_KINDS
-    )
+    graphs = read_graphs(path)
+    found = [(graph, node) for graph in graphs for node in graph.nodes.values() if node.kind in TRANSPOSED_KINDS]
+    check_layer_count(len(found), path.name)
+    return tuple(_layer(graph, node, Constants(graph, blob), rules) for graph, node in found)
 
 
 def _layer(graph: Graph, node: Node, constants: Constants, rules: str) -> FileLayer:
