@@ -35,7 +35,9 @@
     "Gradient of ConvTranspose": example(2, { dialect: "onednn.ConvTransposeBackpropData", size: [9, 9] }),
   };
 
-  const state = { call: start.call, chosen: null, hovered: null, views: [], library: "unstride", linked: true, wanted: [10, 10] };
+  const state = {
+    call: start.call, chosen: null, hovered: null, views: [], library: "unstride", linked: true, wanted: [10, 10], borrowed: false,
+  };
   let resolution = null;
 
   // -------------------------------------------------------------------------------------------------- the address bar
@@ -144,7 +146,8 @@
     const kind = dialect();
     if (!kind.auto.includes(call.auto_pad)) call.auto_pad = "explicit";
     if (before && kind.direction !== was) call.size = before.axes.map((a) => (kind.direction === "gather" ? Math.max(1, a.y) : a.x));
-    if (kind.sized === "no") call.output_shape = null;
+    if (kind.sized === "no" || (kind.sized === "may" && state.borrowed)) call.output_shape = null;
+    state.borrowed = kind.sized === "must" && (state.borrowed || !call.output_shape); // given only because it must be
     if (kind.sized === "must" && (!call.output_shape || kind.direction !== was)) {
       call.output_shape = before ? before.axes.map((a) => (kind.direction === "gather" ? a.x : a.y)) : [...state.wanted].slice(0, rank());
     }
@@ -285,6 +288,7 @@
     const { field, axis } = input.dataset;
     const list = state.call[field];
     if (!list) return;
+    if (field === "output_shape") state.borrowed = false;
     if (state.linked) list.fill(value);
     else list[Number(axis)] = value;
     input.closest(".one").querySelectorAll("input").forEach((twin) => {
