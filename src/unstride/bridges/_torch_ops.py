@@ -198,3 +198,44 @@ def _filters_backward(ctx: Any, dw: Tensor) -> tuple[Any, ...]:
 torch.library.register_autograd("unstride::scatter", _scatter_backward, setup_context=_keep)
 torch.library.register_autograd("unstride::gather", _gather_backward, setup_context=_keep)
 torch.library.register_autograd("unstride::filters", _filters_backward, setup_context=_keep)
+
+
+# --- batching --------------------------------------------------------------------------------------------------------
+
+
+def _more_groups(size: int, tensor: Tensor, batch_axis: int | None, channel_axis: int) -> Tensor:
+    """A batch of tensors as one with `size` times the channels; a tensor without the batch axis is repeated."""
+    whole = tensor.expand(size, *tensor.shape) if batch_axis is None else tensor.movedim(batch_axis, 0)
+    return whole.movedim(0, channel_axis).flatten(channel_axis, channel_axis + 1)
+
+
+def _vmap(op: Any, info: Any, in_dims: tuple[Any, ...], first: Tensor, second: Tensor, rest: tuple[Any, ...]) -> Any:
+    """More images where one filter serves all; otherwise more groups, for a group is a convolution of its own."""
+    *extra, stride, dilation, begin, size, groups = rest
+    window, count = (stride, dilation, begin, size), info.batch_size
+    bias_axis = in_dims[2] if extra and extra[0] is not None else None
+    if op is not filters and in_dims[1] is None and bias_axis is None:
+        images = first.movedim(in_dims[0], 0).flatten(0, 1)
+        return op(images, second, *extra, *window, groups).unflatten(0, (count, -1)), 0
+    channels = 1 if op is filters else 0
+    first = _more_groups(count, first, in_dims[0], 1)
+    second = _more_groups(count, second, in_dims[1], channels)
+    extra = [value if value is None else _more_groups(count, value, bias_axis, 0) for value in extra]
+    result = op(first, second, *extra, *window, groups * count)
+    axis = 0 if op is filters else 1
+    return result.unflatten(axis, (count, -1)), axis
+
+
+@torch.library.register_vmap("unstride::scatter")
+def _(info: Any, in_dims: tuple[Any, ...], x: Tensor, w: Tensor, *rest: Any) -> Any:
+    return _vmap(scatter, info, in_dims, x, w, rest)
+
+
+@torch.library.register_vmap("unstride::gather")
+def _(info: Any, in_dims: tuple[Any, ...], y: Tensor, w: Tensor, *rest: Any) -> Any:
+    return _vmap(gather, info, in_dims, y, w, rest)
+
+
+@torch.library.register_vmap("unstride::filters")
+def _(info: Any, in_dims: tuple[Any, ...], x: Tensor, y: Tensor, *rest: Any) -> Any:
+    return _vmap(filters, info, in_dims, x, y, rest)

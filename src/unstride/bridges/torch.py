@@ -21,10 +21,11 @@ from torch import Tensor
 
 from unstride.bridges import _torch_ops as ops
 from unstride.bridges._family import per_axis, window_size
+from unstride.bridges._torch_modules import Accelerated, accelerate
 from unstride.dialects.functional import ConvTranspose
 from unstride.errors import DTypeError, ShapeError
 
-__all__ = ["conv_transpose"]
+__all__ = ["Accelerated", "accelerate", "conv_transpose"]
 
 Axes = int | Sequence[int]
 
