@@ -1,7 +1,7 @@
 """Random cases over the whole lattice of what a kernel can meet, each with a one-line text form.
 
-A case is a Problem and what else the compiler depends on: epilogue, threads, and the L2 size that the plan is told (a tiny
-one makes small data split into many units, as big data would on a real machine).
+A case is a Problem and what else the compiler depends on: epilogue, threads, and the L2 size that the plan is told (a
+tiny one makes small data split into many units, as big data would on a real machine).
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ class _Style:
     channels: str
 
 
-_CORNERS = _Style((1, 1, 2, 2, 3, 3, 4, 5), (0, 1, 1, 2, 3, 5), (1, 2, 3, 4, 5, 7, 9), (1, 2, 3, 4, 5), (1, 2, 3, 4, 5), "few")
+_CORNERS = _Style(
+    (1, 1, 2, 2, 3, 3, 4, 5), (0, 1, 1, 2, 3, 5), (1, 2, 3, 4, 5, 7, 9), (1, 2, 3, 4, 5), (1, 2, 3, 4, 5), "few"
+)
 _TILES = _Style((1, 2, 2, 3), (1, 1, 2, 5), (1, 2, 3, 5, 8, 13), (1, 2, 3, 4), (1, 1, 2, 2, 3), "wide")
 _LINES = _Style((1, 1, 1, 2), (1, 2), (17, 40, 63, 100, 257), (1, 2, 3, 5, 16), (1, 2, 3, 8), "few")
 _DEEP = _Style((1, 2), (1, 1, 2), (1, 2, 3), (1, 2, 3), (1, 2), "deep")

@@ -4,8 +4,8 @@ Every problem runs with its arrays flush with the end, then with the start, of t
 filter and bias are mapped read-only. Packed weights and scratch lie between walls, too, as small as the runtime asks
 for. Results must also be exact. The runs happen in child processes; a child that dies names the case that killed it.
 
-`--plant load+1` compiles kernels that load one element too far (`pack`: the packer only; `store`: stores): every such run
-must be caught.
+`--plant load+1` compiles kernels that load one element too far (`pack`: the packer only; `store`: stores): every such
+run must be caught.
 """
 
 from __future__ import annotations

@@ -125,4 +125,6 @@ def outside_bound(case: Case, got: Array, data: Array, filter: Array, bias: Arra
     if not excess.any():
         return ""
     at = tuple(int(i) for i in np.argwhere(excess)[0])
-    return f"{int(excess.sum())} of {got.size} outside, first at {at}: {got[at]} for {wanted[at]}, allowed {allowed[at]}"
+    return (
+        f"{int(excess.sum())} of {got.size} outside, first at {at}: {got[at]} for {wanted[at]}, allowed {allowed[at]}"
+    )

@@ -1,7 +1,7 @@
 """Random cases over the whole lattice against the reference: `python -m tests.compiler.lattice --cases 20000 --seed 0`.
 
-Exact cases hold integers and must agree bit for bit in an array that started as NaN; `--real` cases must stay inside the
-componentwise bound. A failing case is one line, and `--case "LINE"` runs it again.
+Exact cases hold integers and must agree bit for bit in an array that started as NaN; `--real` cases must stay inside
+the componentwise bound. A failing case is one line, and `--case "LINE"` runs it again.
 """
 
 from __future__ import annotations
@@ -60,7 +60,9 @@ def main() -> int:
             print(f"  {line}", flush=True)
         seconds = time.perf_counter() - start
         name = "inside the bound" if real else "bit for bit"
-        print(f"{host().isa.name}: {count} {name} cases, {failed} wrong, {len(kinds)} kinds, {seconds:.0f} s", flush=True)
+        print(
+            f"{host().isa.name}: {count} {name} cases, {failed} wrong, {len(kinds)} kinds, {seconds:.0f} s", flush=True
+        )
     return 1 if failed else 0
 
 

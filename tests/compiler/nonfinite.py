@@ -1,7 +1,7 @@
 """One NaN or infinity at each position of data, filter or bias: `python -m tests.compiler.nonfinite --problems 300`.
 
-The reference never multiplies a zero that is only implied, so the set of non-finite results is the receptive set of that
-position. The kernels must give the same set, and every other element exactly.
+The reference never multiplies a zero that is only implied, so the set of non-finite results is the receptive set of
+that position. The kernels must give the same set, and every other element exactly.
 """
 
 from __future__ import annotations

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from unstride.dialects import Operator, Resolution, Window
+from unstride.explain.plan import explain_plan
 from unstride.explain.spelling import spellings
 from unstride.problem import Problem
+from unstride.runtime.machine import host
 
 __all__ = ["explain"]
 
@@ -22,6 +24,7 @@ def explain(operator: Operator, resolution: Resolution) -> str:
         *(_axis(resolution, axis) for axis in range(problem.rank)),
         _other_rules(resolution),
         _cost(problem),
+        explain_plan(problem, host(), host().cores).splitlines(),
         _elsewhere(problem),
     ]
     return "\n".join(line for section in sections for line in section)

@@ -55,7 +55,7 @@ class Emulator:
             mock.patch.object(engine, "kernel_library", self.kernel_library),
             mock.patch.object(buffers, "address", self.address),
             mock.patch.object(pool, "parallel", self.parallel),
-            mock.patch.object(packing.pool, "current_threads", lambda: 1),
+            mock.patch.object(packing.pool, "current_threads", return_value=1),
         ):
             try:
                 yield
@@ -111,7 +111,8 @@ class Emulator:
                 pointers += (field, index, value - int(array.__array_interface__["data"][0]))
         head = (tasks, threads, count, len(segments), len(pointers) // 3)
         numbers = (*head, *job, *(a.nbytes for a in segments), *pointers)
-        assert process.stdin is not None and process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
         process.stdin.write(struct.pack(f"{len(numbers)}q", *numbers))
         for array in segments:
             process.stdin.write(_bytes(array))

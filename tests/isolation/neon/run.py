@@ -17,11 +17,14 @@ from tests.isolation.neon.emulated import MACHINE, Emulator
 
 def failures(count: int, seed: int) -> Iterator[str]:
     """One line for each case whose emulated result is not the reference's, bit for bit."""
-    with tempfile.TemporaryDirectory() as folder, Emulator(Path(folder)).installed():
-        with mock.patch.object(judge, "host", lambda: MACHINE):
-            for case in cases(count, seed):
-                if wrong := judge.check_exact(case):
-                    yield f"{case}: {wrong}"
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Emulator(Path(folder)).installed(),
+        mock.patch.object(judge, "host", return_value=MACHINE),
+    ):
+        for case in cases(count, seed):
+            if wrong := judge.check_exact(case):
+                yield f"{case}: {wrong}"
 
 
 def main() -> int:
