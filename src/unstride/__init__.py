@@ -14,6 +14,7 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from unstride._version import __version__
 from unstride.dialects import onednn, onnx, openvino
 from unstride.dialects.functional import conv_transpose
 from unstride.errors import (
@@ -40,6 +41,7 @@ __all__ = [
     "ShapeError",
     "SizeLimitError",
     "UnstrideError",
+    "__version__",
     "cache_info",
     "clear_cache",
     "conv_transpose",
@@ -49,8 +51,6 @@ __all__ = [
     "set_threads",
     "threads",
 ]
-
-__version__ = "0.1.0"
 
 # The dialects are public as unstride.<name>, in `import unstride.openvino` as well.
 sys.modules.update({f"unstride.{name}": globals()[name] for name in ("onednn", "onnx", "openvino")})

@@ -21,7 +21,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-import unstride
+from unstride._version import __version__
 from unstride.plan.machine import ISA
 from unstride.runtime import cache as store
 from unstride.runtime import elf
@@ -111,7 +111,7 @@ def _fingerprint() -> str:
         digest.update(source.read_bytes())
     digest.update(" ".join(sorted(cpu_features())).encode())
     digest.update(_llvm_build().encode())
-    return f"unstride {getattr(unstride, '__version__', '')} {digest.hexdigest()}"
+    return f"unstride {__version__} {digest.hexdigest()}"
 
 
 def _llvm_build() -> str:
