@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ import pytest
 
 import unstride.bench.ours as ours
 from unstride.bench import main
+from unstride.bench.bystanders import Bystanders
 from unstride.bench.case import judge, make_case
 from unstride.bench.contender import Unsupported
 from unstride.bench.limits import Limits, fma_ir
@@ -152,6 +156,16 @@ def test_the_fma_loop_holds_every_accumulator_in_a_register() -> None:
         lines = assembly(fma_ir(isa, 4), isa).splitlines()
         found = sum(mnemonic in line or "fmad" in line for line in lines)
         assert found == (12 if isa is AVX2 else 24)
+
+
+def test_bystanders_see_another_process() -> None:
+    counter = Bystanders()
+    code = "import time; end = time.perf_counter() + 0.4\nwhile time.perf_counter() < end: pass"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    share = counter.share()
+    if share is None:
+        pytest.skip("the system does not tell")
+    assert 0.5 / (os.cpu_count() or 1) < share <= 1
 
 
 def test_limits_are_positive_and_small_copies_are_not_judged() -> None:

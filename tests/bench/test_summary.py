@@ -26,7 +26,7 @@ def timed(seconds: float, median: float = 0.0) -> Outcome:
 
 
 def result(name: str = "a", line: str = LINE, **outcomes: Outcome) -> LayerResult:
-    return LayerResult(name, line, 2, 5, 4e11, 5e10, outcomes)
+    return LayerResult(name, line, 2, 5, 4e11, 5e10, 0.3, outcomes)
 
 
 def test_speedup_is_peer_time_over_our_time_and_the_best_peer_is_the_fastest() -> None:
@@ -148,7 +148,16 @@ def test_the_report_names_layers_families_and_trouble(capsys: pytest.CaptureFixt
     run = Run({"threads": 2}, {"processor": "P", "isa": "avx2", "versions": {"torch": "1"}}, [row])
     print_report(run)
     text = capsys.readouterr().out
-    for piece in ("some/layer", "kind k=s", "2.00", "unsupported: no such thing", "torch 1", "100 %", "first result"):
+    for piece in (
+        "some/layer",
+        "kind k=s",
+        "2.00",
+        "unsupported: no such thing",
+        "torch 1",
+        "100 %",
+        "first result",
+        "took 30 %",
+    ):
         assert piece in text
     assert json.loads(json.dumps(as_json(run)))["groups"][0]["best"] == 2.0
 

@@ -14,6 +14,7 @@ from statistics import median
 from time import perf_counter, sleep
 from typing import Any
 
+from unstride.bench.bystanders import Bystanders
 from unstride.bench.case import Case, Verdict, judge, make_case
 from unstride.bench.contender import Contender, Prepared, Unsupported
 from unstride.bench.layers import Layer
@@ -59,6 +60,7 @@ class LayerResult:
     rounds: int
     fma_flops_per_second: float
     copy_bytes_per_second: float | None
+    others_busy: float | None = None
     outcomes: dict[str, Outcome] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
@@ -76,6 +78,7 @@ def measure_layer(layer: Layer, contenders: Sequence[Contender], limits: Limits,
     outcomes, prepared = _prepare_all(case, contenders)
     _judge_all(case, prepared, outcomes)
     running = {name: ready.call for name, ready in prepared.items() if outcomes[name].status == "timed"}
+    others = Bystanders()
     with _no_collection():
         counts = {name: _calibrate(call, effort.block_seconds) for name, call in running.items()}
         block = sum(count.seconds for count in counts.values())
@@ -85,7 +88,7 @@ def measure_layer(layer: Layer, contenders: Sequence[Contender], limits: Limits,
         outcome = outcomes[name]
         outcome.min_seconds, outcome.median_seconds = min(values), median(values)
         outcome.iterations = counts[name].iterations
-    return LayerResult(layer.name, str(layer.problem), limits.threads, rounds, fma, copy, outcomes)
+    return LayerResult(layer.name, str(layer.problem), limits.threads, rounds, fma, copy, others.share(), outcomes)
 
 
 def plan_rounds(block_seconds: float, effort: Effort) -> int:

@@ -15,6 +15,7 @@ __all__ = ["as_json", "print_change", "print_report"]
 
 Cells = list[list[str]]
 WORST = 12
+QUIET = 0.05
 
 
 def as_json(run: Run) -> dict[str, Any]:
@@ -67,7 +68,15 @@ def _machine_line(run: Run) -> str:
     peaks = [result.fma_flops_per_second / 1e9 for result in run.results]
     peak = f"FMA peak measured {min(peaks):.0f} to {max(peaks):.0f} GFLOP/s; " if peaks else ""
     threads = run.settings.get("threads")
-    return f"{run.machine['processor']}, {run.machine['isa']}, {threads} threads; {peak}{versions}"
+    return f"{run.machine['processor']}, {run.machine['isa']}, {threads} threads; {peak}{versions}{_company(run)}"
+
+
+def _company(run: Run) -> str:
+    """A warning where other processes took a noticeable part of the machine."""
+    shares = [result.others_busy for result in run.results if result.others_busy is not None]
+    if not shares or median(shares) < QUIET:
+        return ""
+    return f"\nNOT A QUIET MACHINE: other processes took {100 * median(shares):.0f} % of it (median over layers)"
 
 
 def _layer_table(rows: Sequence[Row]) -> tuple[list[str], Cells]:
