@@ -1,7 +1,8 @@
 """Interleaved timing: in each round every contender runs a calibrated number of times, and the order turns.
 
-A contender is timed only after the judge has accepted its result. Its time is the minimum and the median over rounds;
-a ratio is taken between figures of the same rounds, never between runs.
+A contender is timed only after the judge has accepted its result. Its figure in a round is the median of its calls there,
+so that a call that was interrupted does not count; its time is the minimum, and the median, over rounds. A ratio is
+taken between figures of the same rounds, never between runs.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from statistics import median
 from time import perf_counter, sleep
 from typing import Any
@@ -146,7 +148,7 @@ def _calibrate(call: Callable[[], object], block_seconds: float) -> _Calibration
     """How many calls fill a block: doubled until the block is long enough to trust, then scaled."""
     iterations = 1
     while True:
-        seconds = _block(call, iterations)
+        seconds = sum(_block(call, iterations))
         if seconds >= block_seconds / 4:
             break
         iterations *= 2
@@ -171,7 +173,7 @@ def _rounds(
             sleep(SETTLE_SECONDS)
             running[name]()
             iterations = counts[name].iterations
-            times[name].append(_block(running[name], iterations) / iterations)
+            times[name].append(median(_block(running[name], iterations)))
         sleep(SETTLE_SECONDS)
         fma = max(fma, limits.fma_flops_per_second(itemsize))
         copies.append(limits.copy_bytes_per_second(layer.problem.bytes))
@@ -184,11 +186,13 @@ def _rotated(names: list[str], turn: int) -> list[str]:
     return names[shift:] + names[:shift]
 
 
-def _block(call: Callable[[], object], iterations: int) -> float:
-    start = perf_counter()
+def _block(call: Callable[[], object], iterations: int) -> list[float]:
+    """The seconds of each of `iterations` calls in a row."""
+    stamps = [perf_counter()]
     for _ in range(iterations):
         call()
-    return perf_counter() - start
+        stamps.append(perf_counter())
+    return [end - start for start, end in pairwise(stamps)]
 
 
 @contextmanager

@@ -10,7 +10,8 @@ from unstride.bench.summary import Row, geometric_mean, share_at_least
 
 __all__ = ["speedup_svg"]
 
-WIDTH, LABELS, RIGHT = 980, 430, 70
+WIDTH, LABELS, RIGHT = 1020, 430, 120
+MOST = 5  # powers of two each way; what is beyond sits at the edge and has its number beside it
 LINE, HEAD, GAP = 13, 46, 26
 AHEAD, BEHIND, INK, FAINT = "#1a7f5a", "#c2410c", "#1f2328", "#d0d7de"
 
@@ -39,12 +40,12 @@ class _Axis:
     """Speed-up to pixels: whole powers of two around the data, 1 always inside."""
 
     def __init__(self, values: list[float]) -> None:
-        logs = [log2(max(value, 1e-3)) for value in values]
-        self.low = min(-1, floor(min(logs, default=0.0)))
-        self.high = max(1, ceil(max(logs, default=0.0)))
+        logs = [log2(value) for value in values]
+        self.low = max(-MOST, min(-1, floor(min(logs, default=0.0))))
+        self.high = min(MOST, max(1, ceil(max(logs, default=0.0))))
 
     def x(self, value: float) -> float:
-        part = (log2(max(value, 1e-3)) - self.low) / (self.high - self.low)
+        part = (min(self.high, max(self.low, log2(value))) - self.low) / (self.high - self.low)
         return round(LABELS + part * (WIDTH - LABELS - RIGHT), 1)
 
     def ticks(self) -> list[float]:
