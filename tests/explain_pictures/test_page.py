@@ -145,7 +145,7 @@ def test_the_whole_page_by_keyboard(visit: Any) -> None:
     page.page.focus("#tabs [aria-selected=true]")
     page.press("ArrowRight", "ArrowRight", "ArrowRight", "ArrowRight")
     assert page.text("#tabs [aria-selected=true]") == "torch"
-    assert "F.conv_transpose1d(x, w" in page.text("#code")
+    assert "F.conv_transpose1d(" in page.text("#code")
 
 
 def test_focus_is_visible(visit: Any) -> None:

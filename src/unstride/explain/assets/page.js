@@ -132,6 +132,30 @@
     buildFields();
   }
 
+  /** Whether an attribute changes nothing in this call, found by changing it. */
+  function isInert(name) {
+    const answer = (call) => {
+      try {
+        return JSON.stringify(Unstride.resolve(call).axes);
+      } catch (error) {
+        if (error instanceof Unstride.Refusal) return error.message;
+        throw error;
+      }
+    };
+    const now = answer(state.call);
+    return [1, 2, 3].every((step) => answer({ ...state.call, [name]: state.call[name].map((v) => v + step) }) === now);
+  }
+
+  function markInert() {
+    for (const name of ["pads_begin", "pads_end", "output_padding"]) {
+      const row = $("fields").querySelector(`[data-row=${name}]`);
+      if (!row) continue;
+      const inert = isInert(name);
+      row.classList.toggle("inert", inert);
+      row.title = inert ? `${name} has no effect on this call` : "";
+    }
+  }
+
   function padWord(pad) {
     if (state.call.dialect === "onnx") return pad === "explicit" ? "NOTSET" : pad.toUpperCase();
     return pad === "explicit" && state.call.dialect.startsWith("onednn") ? "none" : pad;
@@ -256,6 +280,7 @@
 
   function update() {
     const refusal = resolveState();
+    markInert();
     $("channelMap").innerHTML = Panels.channels(state.call, dialect().direction);
     $("figure").classList.toggle("stale", refusal !== null);
     history.replaceState(null, "", `#${toHash(state.call)}`);

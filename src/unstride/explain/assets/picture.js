@@ -94,7 +94,9 @@ const Picture = (() => {
     const pen = new Pen();
     const a = resolution.axes[0];
     const gather = resolution.direction === "gather";
-    const { cell, labels } = LINE;
+    const small = width < 480;
+    const [cell, labels] = small ? [29, 84] : [LINE.cell, LINE.labels];
+    const box = small ? 30 : 44; // where the boxes of the inputs begin
     const used = chosen ? terms(resolution, chosen)[0] : [];
     const focus = chosen ? (gather ? chosen[0] * a.stride : chosen[0] + a.begin) : 0;
     const room = clamp(Math.floor((width - labels - 16) / cell), 5, LINE.positions);
@@ -130,9 +132,9 @@ const Picture = (() => {
       const y = top + n * height;
       const role = gather ? `data-out="${i}"` : `data-in="${i}"`;
       const on = gather ? chosen?.[0] === i : inputs.includes(i);
-      pen.rect(44, y + 2, 46, height - 4, "us-cell", role);
-      pen.text(67, y + height / 2 + 4, fit(`x${i}`, 6), "us-mid us-mono us-ink");
-      if (on || (!gather && hovered?.[0] === i)) pen.rect(44, y + 2, 46, height - 4, on ? "us-pick" : "us-pick us-stamp");
+      pen.rect(box, y + 2, 46, height - 4, "us-cell", role);
+      pen.text(box + 23, y + height / 2 + 4, fit(`x${i}`, 6), "us-mid us-mono us-ink");
+      if (on || (!gather && hovered?.[0] === i)) pen.rect(box, y + 2, 46, height - 4, on ? "us-pick" : "us-pick us-stamp");
       const [first, last] = [i * a.stride, i * a.stride + Unstride.extent(a) - 1];
       const seen = columns.filter((f) => f >= first && f <= last);
       if (seen.length) pen.line(at.get(seen[0]) + 8, y + height / 2, at.get(seen.at(-1)) + cell - 8, y + height / 2, "us-rule");
@@ -145,7 +147,7 @@ const Picture = (() => {
       }
     });
 
-    pen.text(0, bottom + 20, "taps meeting", "us-head us-ink");
+    pen.text(0, bottom + 20, small ? "taps" : "taps meeting", "us-head us-ink");
     const most = Math.max(1, ...columns.map((f) => count(a, f)));
     columns.filter((f) => reached(a, f)).forEach((f) => heatCell(pen, at.get(f), bottom, cell, 30, count(a, f), most, ""));
 
