@@ -1,8 +1,8 @@
 """Interleaved timing: in each round every contender runs a calibrated number of times, and the order turns.
 
-A contender is timed only after the judge has accepted its result. Its figure in a round is the median of its calls there,
-so that a call that was interrupted does not count; its time is the minimum, and the median, over rounds. A ratio is
-taken between figures of the same rounds, never between runs.
+A contender is timed only after the judge has accepted its result. Its figure in a round is the median of its calls, so that
+a call that was interrupted does not count; its time is the minimum, and the median, over rounds. A ratio is taken
+between figures of the same rounds, never between runs.
 """
 
 from __future__ import annotations
