@@ -46,7 +46,7 @@ def test_any_flipped_bit_is_noticed(fresh_cache: Path) -> None:
     store(KEY, OBJECT)
     path = entry(fresh_cache)
     good = path.read_bytes()
-    for position in {*range(0, 130), *range(130, len(good), 97), len(good) - 1}:
+    for position in {*range(130), *range(130, len(good), 97), len(good) - 1}:
         bad = bytearray(good)
         bad[position] ^= 1 << (position % 8)
         path.write_bytes(bad)

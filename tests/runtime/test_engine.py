@@ -183,7 +183,12 @@ def test_the_pool_compiles_for_every_target(isa: ISA) -> None:
 @pytest.mark.parametrize(
     ("body", "isa", "name"),
     [
-        ("declare float @sinf(float)\ndefine float @f(float %x) {\n %y = call float @sinf(float %x)\n ret float %y\n}", AVX2, "sinf"),
+        (
+            "declare float @sinf(float)\ndefine float @f(float %x) {\n"
+            " %y = call float @sinf(float %x)\n ret float %y\n}",
+            AVX2,
+            "sinf",
+        ),
         ("define bfloat @f(float %x) {\n %y = fptrunc float %x to bfloat\n ret bfloat %y\n}", AVX2, "__truncsfbf2"),
         ("define half @f(double %x) {\n %y = fptrunc double %x to half\n ret half %y\n}", AVX2, "__truncdfhf2"),
         (

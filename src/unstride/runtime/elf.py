@@ -161,7 +161,7 @@ class _Placement:
                 raise Unsupported(f"relocation type {kind}")
 
     def _relax(self, where: int) -> None:
-        """Turn the load of an address from a table, `mov reg, [rip + x]`, into `lea reg, [rip + x]`: no table needed."""
+        """Turn the load of an address from a table, `mov reg, [rip + x]`, into `lea reg, [rip + x]`, which needs none."""
         if ctypes.string_at(where - 2, 1) != b"\x8b":
             raise Unsupported("a reference through a table of addresses that is not a plain load")
         ctypes.memmove(where - 2, b"\x8d", 1)

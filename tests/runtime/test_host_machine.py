@@ -1,0 +1,85 @@
+"""What the runtime learns of the machine it runs on."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from unstride.errors import AttributeValueError
+from unstride.plan.machine import AVX2, AVX512, ISA, SSE2
+from unstride.runtime import machine
+
+HASWELL = machine._V3 | {"sse2", "fpu"}
+
+
+@pytest.mark.parametrize(
+    ("features", "isa"),
+    [
+        (frozenset({"sse2"}), SSE2),
+        (HASWELL - {"fma"}, SSE2),
+        (HASWELL - {"f16c"}, SSE2),
+        (HASWELL, AVX2),
+        (HASWELL | {"avx512f"}, AVX2),
+        (HASWELL | machine._V4, AVX512),
+        (frozenset(), SSE2),
+    ],
+)
+def test_the_widest_instruction_set_that_is_complete(
+    features: frozenset[str], isa: ISA, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(machine, "cpu_features", lambda: features)
+    monkeypatch.delenv("UNSTRIDE_ISA", raising=False)
+    assert machine._isa() is isa
+
+
+def test_a_narrower_one_may_be_chosen_a_wider_one_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(machine, "cpu_features", lambda: HASWELL)
+    for wanted, isa in (("sse2", SSE2), ("AVX2", AVX2), ("", AVX2)):
+        monkeypatch.setenv("UNSTRIDE_ISA", wanted)
+        assert machine._isa() is isa
+    for wanted in ("avx512", "neon", "mmx"):
+        monkeypatch.setenv("UNSTRIDE_ISA", wanted)
+        with pytest.raises(AttributeValueError, match=r"UNSTRIDE_ISA: .*sse2, avx2"):
+            machine._isa()
+
+
+def test_arm_is_neon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine.platform, "machine", lambda: "aarch64")
+    monkeypatch.delenv("UNSTRIDE_ISA", raising=False)
+    assert machine._isa().name == "neon"
+
+
+def test_this_machine() -> None:
+    here = machine.host()
+    assert 1 <= here.cores <= len(os.sched_getaffinity(0))
+    assert 8 * 1024 <= here.l1_bytes <= here.l2_bytes
+
+
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        ({"a/b/cpu.max": "max 100000"}, None),
+        ({"a/b/cpu.max": "150000 100000"}, 2),
+        ({"a/b/cpu.max": "max 100000", "a/cpu.max": "100000 100000"}, 1),
+        ({"a/b/cpu.max": "5000 100000"}, 1),
+        ({"a/b/cpu.max": "nonsense"}, None),
+        ({"a/b/cpu.max": "100000 0"}, None),
+        ({}, None),
+    ],
+)
+def test_the_quota_of_a_control_group(files: dict[str, str], cores: int | None, tmp_path: Path) -> None:
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    assert machine._tightest(tmp_path, "/a/b", "cpu.max") == cores
+
+
+def test_the_machine_is_known_without_llvm(child: object) -> None:
+    assert callable(child)
+    ask = "import sys; from unstride.runtime.machine import host; host(); print('llvmlite' in sys.modules)"
+    assert child(ask) == "False"
