@@ -66,7 +66,7 @@ def _add_variants(group: Any) -> None:
 
 
 def _add_effort(group: Any) -> None:
-    group.add_argument("--rounds", type=int, metavar="N", help="at most N rounds a layer (9)")
+    group.add_argument("--rounds", type=int, metavar="N", help="at most N rounds a layer (15)")
     group.add_argument("--budget", type=float, metavar="SECONDS", help="for the whole run (540 for the subset)")
     group.add_argument("--quick", action="store_true", help="few layers, short rounds: to look while working")
     group.add_argument("--time-limit", type=float, default=20.0, metavar="SECONDS", help="first call of JAX (20)")

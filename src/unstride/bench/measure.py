@@ -1,7 +1,7 @@
 """Interleaved timing: in each round every contender runs a calibrated number of times, and the order turns.
 
-A contender is timed only after the judge has accepted its result. Its figure in a round is the median of its calls, so that
-a call that was interrupted does not count; its time is the minimum, and the median, over rounds. A ratio is taken
+A contender is timed only after the judge has accepted its result. Its figure in a round is the median of its calls, so
+that one that was interrupted does not count; its time is the minimum, and the median, over rounds. A ratio is taken
 between figures of the same rounds, never between runs.
 """
 
@@ -32,8 +32,8 @@ SETTLE_SECONDS = 0.002
 class Effort:
     """How much time a layer may take: at most `rounds` rounds of about `block_seconds` for each contender."""
 
-    rounds: int = 9
-    block_seconds: float = 0.03
+    rounds: int = 15
+    block_seconds: float = 0.015
     layer_seconds: float = 12.0
     least_rounds: int = 3
 

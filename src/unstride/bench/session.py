@@ -171,7 +171,7 @@ def _contenders(layer: Layer, peers: tuple[str, ...], options: argparse.Namespac
 
 
 def _effort(options: argparse.Namespace) -> Effort:
-    base = Effort(rounds=5, block_seconds=0.008, layer_seconds=2.0) if options.quick else Effort()
+    base = Effort(rounds=7, block_seconds=0.006, layer_seconds=2.0) if options.quick else Effort()
     return replace(base, rounds=options.rounds) if options.rounds else base
 
 
