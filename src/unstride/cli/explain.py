@@ -78,7 +78,7 @@ def _print(call: Call) -> None:
     heading("Phases: which taps meet in an output")
     _print_phases(call)
     if scatter:
-        verdict, words = diagnosis(axes_of(p))
+        verdict, words = diagnosis(p)
         note(words, "green" if verdict == "even" else "yellow")
     if call.operator is not None:
         print_comparison(call)
@@ -154,7 +154,7 @@ def _as_json(call: Call) -> dict[str, Any]:
     from unstride.explain.spelling import spellings
 
     p = call.resolution.problem
-    verdict, words = diagnosis(axes_of(p))
+    verdict, words = diagnosis(p)
     windows = call.resolution.windows
     return {
         "layer": call.label,
