@@ -90,8 +90,8 @@ def test_subnormal_results_do_not_depend_on_the_thread() -> None:
 
 
 def test_other_python_threads_run_while_a_long_job_does() -> None:
-    words = np.zeros(8 + 400, np.int64)
-    words[0] = 300_000
+    words = np.zeros(8 + 200, np.int64)
+    words[0] = 3_000_000
     turns, stop = [0], threading.Event()
 
     def count() -> None:
@@ -101,17 +101,17 @@ def test_other_python_threads_run_while_a_long_job_does() -> None:
 
     other = threading.Thread(target=count)
     other.start()
-    pool.parallel(tasks()["burn"], address(words), 20, 1)
+    pool.parallel(tasks()["burn"], address(words), 200, 1)
     at_end = turns[0]
     stop.set()
     other.join(10)
     assert at_end > 1
-    assert (words[8:28] == 1).all()
+    assert (words[8:] == 1).all()
 
 
 def test_a_hot_fork_and_join_takes_microseconds() -> None:
     words = np.zeros(16, np.int64)
-    job = ctypes.create_string_buffer(pool._JOB.pack(tasks()["count"], address(words), 2, 0, 2, 0, 0, 0))
+    job = ctypes.create_string_buffer(pool._JOB.pack(tasks()["count"], address(words), 2, 0, 2, 0))
     start, launch = ctypes.addressof(job), pool.prepare(2, short=True)
     first = ctypes.c_int64.from_address(start + 24)
     times = []

@@ -1,6 +1,6 @@
 """The thread pool as LLVM IR: raw threads, one page of shared words, no lock held while work runs.
 
-A *job* is a block of eight 64-bit words that belongs to the caller (`JOB_WORDS`): the task function, its argument, the
+A *job* is a block of six 64-bit words that belongs to the caller (`JOB_WORDS`): the task function, its argument, the
 number of tasks, the first task not yet taken, the threads allowed, and whether to return to the caller now and then.
 `launch(job)` works on it for a *slice* of about 20 ms:
 
@@ -21,9 +21,18 @@ from __future__ import annotations
 
 from unstride.plan.machine import ISA
 
-__all__ = ["EXTERNALS", "JOB_WORDS", "MAX_WORKERS", "PAGE_BYTES", "SPIN_OFFSET", "SYMBOLS", "pool_ir"]
+__all__ = [
+    "EXTERNALS",
+    "JOB_WORDS",
+    "MAX_WORKERS",
+    "PAGE_BYTES",
+    "SPINNERS_OFFSET",
+    "SPIN_OFFSET",
+    "SYMBOLS",
+    "pool_ir",
+]
 
-JOB_WORDS = ("task", "arg", "tasks", "next", "threads", "interruptible", "reserved0", "reserved1")
+JOB_WORDS = ("task", "arg", "tasks", "next", "threads", "interruptible")
 SYMBOLS = ("attach", "launch", "stop", "worker")
 EXTERNALS = frozenset(
     {"clock_gettime", "sched_getaffinity", "sched_getcpu", "sched_setaffinity", "sched_yield", "syscall"}
@@ -34,7 +43,8 @@ PAGE_BYTES = 4096
 # Words of the page, each on its own cache line where two threads write.
 _GENERATION, _SLEEPERS, _STATE, _NEXT, _BUSY, _JOB, _STOP = (64 * line for line in range(7))
 SPIN_OFFSET = 448  # nanoseconds an idle worker spins before it sleeps
-_WORKERS = 456
+SPINNERS_OFFSET = 456  # how many workers do that; the others sleep at once
+_WORKERS = 460
 _MASK = 512  # the affinity the workers have now
 _TIDS = 1024
 _MASK_BYTES = 128
@@ -439,6 +449,7 @@ entry:
   %next = getelementptr i8, ptr %page, i64 {_NEXT}
   %stop = getelementptr i8, ptr %page, i64 {_STOP}
   %spin_at = getelementptr i8, ptr %page, i64 {SPIN_OFFSET}
+  %spinners_at = getelementptr i8, ptr %page, i64 {SPINNERS_OFFSET}
   %task_at = getelementptr i8, ptr %page, i64 {_JOB}
   %arg_at = getelementptr i8, ptr %page, i64 {_JOB + 8}
   %tasks_at = getelementptr i8, ptr %page, i64 {_JOB + 16}
@@ -491,7 +502,10 @@ leave:
 
 idle:
   %start = call i64 @nanoseconds(i32 {_MONOTONIC})
-  %spin = load i64, ptr %spin_at
+  %spin_ns = load i64, ptr %spin_at
+  %spinners = load i32, ptr %spinners_at
+  %spins = icmp slt i32 %index, %spinners
+  %spin = select i1 %spins, i64 %spin_ns, i64 0
   %deadline = add i64 %start, %spin
   br label %spinning
 

@@ -23,7 +23,7 @@ from unstride.codegen import pool as code
 from unstride.errors import AttributeValueError
 from unstride.runtime.machine import host, usable_cores
 
-__all__ = ["MAX_THREADS", "current_threads", "launcher", "parallel", "prepare", "set_threads", "threads"]
+__all__ = ["MAX_THREADS", "current_threads", "parallel", "prepare", "set_threads", "threads"]
 
 MAX_THREADS = code.MAX_WORKERS + 1
 _SPIN_NS = 200_000
@@ -32,7 +32,8 @@ _ATTRIBUTE_BYTES = 256  # more than a pthread_attr_t on any Linux
 _MASK_BYTES = 1024
 
 Launch = Callable[[int], int]
-_JOB = struct.Struct("8q")
+_JOB = struct.Struct(f"{len(code.JOB_WORDS)}q")
+_blocks: list[tuple[ctypes.Array[ctypes.c_char], int]] = []  # job blocks not in use; a nested launch takes another
 
 
 # --- how many -------------------------------------------------------------------------------------------------------
@@ -101,33 +102,30 @@ def parallel(task_address: int, arg_address: int, tasks: int, threads: int, shor
     time have different slots in [0, threads); the launcher's is 0. `short` keeps the interpreter's lock, which is right
     below about 100 us. When KeyboardInterrupt comes, no task is running any more.
     """
-    job = ctypes.create_string_buffer(_JOB.pack(task_address, arg_address, tasks, 0, threads, interruptible(), 0, 0))
+    try:
+        block, start = _blocks.pop()
+    except IndexError:
+        block = ctypes.create_string_buffer(_JOB.size)
+        start = ctypes.addressof(block)
+    _JOB.pack_into(block, 0, task_address, arg_address, tasks, 0, threads, threading.get_ident() == _main_thread)
     launch = prepare(threads if tasks > 1 else 1, short)
-    block = ctypes.addressof(job)
-    while launch(block):
-        pass  # the interpreter runs signal handlers here: between slices, when nobody works on the job
-
-
-def interruptible() -> int:
-    """1 in the thread that runs signal handlers, which must return to the interpreter now and then, else 0."""
-    return int(threading.get_ident() == _main_thread)
+    try:
+        while launch(start):
+            pass  # the interpreter runs signal handlers here: between slices, when nobody works on the job
+    finally:
+        _blocks.append((block, start))
 
 
 def prepare(threads: int, short: bool = False) -> Launch:
     """Have workers for jobs of `threads` threads, and return the native launch function for repeated use.
 
     `launch(address of a job block)` returns 1 while tasks are left: call it again until it returns 0. An exception in
-    between leaves nothing running. The block is eight 64-bit words, see `codegen.pool`.
+    between leaves nothing running. The block is six 64-bit words, see `codegen.pool`.
     """
     pool = _pool or _start()
     if threads > 1 + pool.workers:
         pool.grow(threads - 1)
     return pool.launch_holding if short else pool.launch_releasing
-
-
-def launcher(short: bool = False) -> Launch:
-    """`prepare` for the current number of threads."""
-    return prepare(current_threads(), short)
 
 
 class _Pool:
@@ -153,9 +151,9 @@ class _Pool:
         """Start threads until there are `workers`, or as many as the system gives."""
         wanted = min(workers, code.MAX_WORKERS)
         with self.lock, _signals_blocked():
-            # more threads than cores: one that spins would take the CPU from one that works
-            spin_ns = _SPIN_NS if wanted < usable_cores() else 0
-            ctypes.c_int64.from_address(self.page + code.SPIN_OFFSET).value = spin_ns
+            # no more spinning threads than free cores: one more would take the CPU from one that works
+            ctypes.c_int64.from_address(self.page + code.SPIN_OFFSET).value = _SPIN_NS
+            ctypes.c_int32.from_address(self.page + code.SPINNERS_OFFSET).value = usable_cores() - 1
             with _placed_elsewhere() as attributes:
                 while len(self.handles) < wanted and (handle := _new_thread(attributes, self.worker, self.page)):
                     self.handles.append(handle)
