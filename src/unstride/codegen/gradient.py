@@ -1,0 +1,418 @@
+"""The driver of weight gradients: sums over positions, one box of positions at a time.
+
+    task = (chunk of boxes, block of the result)
+      for each box:                  rows of positions, a range of columns
+        fill the strip of the small side
+        for each tap of the row axes:
+          list the rows where the tap falls inside the large side, fill its strip with them
+          for each panel of vectors, each item (rows of a register tile): add the products of the box
+      finish: round the sums into the result, in the filter's own order
+
+Ranges are clipped to what exists instead of padded, so an implied zero is never multiplied. With several chunks, each
+has sums of its own, and a second launch (`finish`) adds them in order: the split does not depend on threads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from llvmlite import ir
+
+from unstride.codegen.emit import I64, PTR, Emitter, Int, Ptr
+from unstride.codegen.gradient_tile import GradientTiles, TileArgs
+from unstride.codegen.numbers import Numbers
+from unstride.codegen.strips import emit_copy, emit_transpose, emit_zero
+from unstride.plan.gradient_job import Block, Finish, GradientJob, Item, RowAxis, StripPanel, VectorPanel
+
+__all__ = ["GradientFamily"]
+
+
+@dataclass(frozen=True)
+class GradientFamily:
+    """What is compiled into one gradient kernel; equal families share their machine code."""
+
+    dtype: str
+    channel_major: bool
+    depthwise: bool
+    height: int
+    width: int
+
+    symbols = ("run", "finish")
+
+    @property
+    def key(self) -> str:
+        layout = "ncx" if self.channel_major else "nxc"
+        kind = "depthwise" if self.depthwise else "dense"
+        return f"gradient {kind} {self.dtype} {layout} {self.height}x{self.width}"
+
+    def build(self, numbers: Numbers) -> str:
+        """The LLVM IR of the family."""
+        module = ir.Module(name=self.key)
+        module.triple = numbers.isa.triple
+        heights = tuple(h for h in range(1, self.height + 1) if h not in (5, 7, 9, 11))
+        tiles = GradientTiles(module, numbers, self.depthwise, heights, range(1, self.width + 1))
+        tiles.emit()
+        finisher = _Finisher(module, numbers)
+        _Driver(module, numbers, self, tiles, finisher).emit()
+        finisher.emit_task()
+        return str(module)
+
+
+class _Driver:
+    """Emits `run(job, task, slot)`."""
+
+    def __init__(
+        self, module: Any, numbers: Numbers, family: GradientFamily, tiles: GradientTiles, finisher: _Finisher
+    ) -> None:
+        self.numbers, self.family, self.tiles, self.finisher = numbers, family, tiles, finisher
+        self.zero = emit_zero(module, numbers)
+        if family.channel_major:
+            self.pack = emit_transpose(module, "transpose_in", numbers, widen=True)
+        else:
+            self.pack = _emit_pack(module, numbers, emit_copy(module, numbers))
+        self.e = e = Emitter(module, "run", [PTR, I64, I64])
+        self.job = e.arg_ptr(0, I64)
+        self.tables = e.ptr(self.get(GradientJob.TABLES), I64)
+
+    def get(self, field: GradientJob) -> Int:
+        return self.job.int(field)
+
+    def table(self, start: Int) -> Ptr:
+        return self.tables + start
+
+    def emit(self) -> None:
+        e = self.e
+        chunks = self.get(GradientJob.CHUNKS)
+        chunk, block_index = e.arg_int(1) % chunks, e.arg_int(1) // chunks
+        self.block = self.table(self.get(GradientJob.BLOCKS)) + block_index * len(Block)
+        self._slot()
+        shared = e.ptr(self.get(GradientJob.SCRATCH), self.numbers.computed)
+        shared = shared + chunk * self.get(GradientJob.SUMS) + self.block.int(Block.SUMS)
+        alone = chunks.equals(1)
+        self.sums = Ptr(e, e.b.select(alone, self.own_sums.value, shared.value), self.numbers.computed)
+        e.call(self.zero, self.sums, self.block.int(Block.SUMS_SIZE))
+        boxes = self.get(GradientJob.BOXES)
+        for box in e.range(chunk * boxes // chunks, (chunk + 1) * boxes // chunks):
+            self._box(box)
+        with e.when(alone):
+            e.call(self.finisher.write, self.job, self.block, self.sums, 0, self.block.int(Block.A))
+        e.ret()
+
+    def _slot(self) -> None:
+        """This thread's part of the scratch."""
+        e, computed = self.e, self.numbers.computed
+        slot = self.get(GradientJob.SCRATCH) + self.get(GradientJob.PARTIAL_BYTES)
+        slot = slot + e.arg_int(2) * self.get(GradientJob.SLOT_BYTES)
+        self.small_strip = e.ptr(slot, computed)
+        self.large_strip = e.ptr(slot + self.get(GradientJob.OFFSET_LARGE), computed)
+        self.own_sums = e.ptr(slot + self.get(GradientJob.OFFSET_SUMS), computed)
+        # One entry for each row of a box in each list: its first pixel in either strip, its offset in the large side.
+        room = self.get(GradientJob.ROW_UNIT)
+        self.small_rows = e.ptr(slot + self.get(GradientJob.OFFSET_ROWS), I64)
+        self.large_rows = self.small_rows + room
+        self.sources = self.large_rows + room
+        self.tile_args = e.stack(I64, len(TileArgs))
+
+    # -- one box of positions
+
+    def _box(self, box: Int) -> None:
+        e = self.e
+        x_blocks = self.get(GradientJob.X_BLOCKS)
+        self.x0 = box % x_blocks * self.get(GradientJob.X_UNIT)
+        self.x1 = e.min(self.x0 + self.get(GradientJob.X_UNIT), self.get(GradientJob.X_SIZE))
+        self.q0 = box // x_blocks * self.get(GradientJob.ROW_UNIT)
+        self.q1 = e.min(self.q0 + self.get(GradientJob.ROW_UNIT), self.get(GradientJob.ROWS))
+        self.columns = self.x1 - self.x0
+        step = self.get(GradientJob.X_STEP)
+        # Rows at least a whole number of steps wide let a run go on from row to row where taps do not overlap.
+        self.large_columns = e.max((self.columns - 1) * step + self.get(GradientJob.X_SPAN), self.columns * step)
+        self._fill_small()
+        for tap in e.range(self.block.int(Block.FIRST_TAP), self.block.int(Block.LAST_TAP)):
+            rows = self._list_rows(tap)
+            with e.when(rows > 0):
+                self._fill_large(rows)
+                self._products(tap, rows)
+
+    def _fill_small(self) -> None:
+        e = self.e
+        x_stride, per_segment = self.get(GradientJob.SMALL_X_STRIDE), self.get(GradientJob.SEGMENT_ROWS)
+        source = e.ptr(self.get(GradientJob.SMALL), self.numbers.stored)
+        source = source + self.block.int(Block.SMALL_CHANNEL) * self.get(GradientJob.SMALL_C_STRIDE)
+        for panel in self._panels(Block.SMALL_PANELS, Block.SMALL_COUNT):
+            target = self.small_strip + panel.int(StripPanel.START) * self.get(GradientJob.SMALL_PIXELS)
+            self._clear(panel, target, (self.q1 - self.q0) * self.columns)
+            channel = source + panel.int(StripPanel.CHANNEL) * self.get(GradientJob.SMALL_C_STRIDE)
+            for segment in e.range(self.q0 // per_segment, (self.q1 - 1) // per_segment + 1):
+                first = e.max(self.q0, segment * per_segment)
+                last = e.min(self.q1, (segment + 1) * per_segment)
+                inside = ((first - segment * per_segment) * self.get(GradientJob.X_SIZE) + self.x0) * x_stride
+                at = channel + segment * self.get(GradientJob.SEGMENT_STRIDE) + inside
+                to = target + (first - self.q0) * self.columns * panel.int(StripPanel.PITCH)
+                self._pack(panel, to, at, (last - first) * self.columns, GradientJob.SMALL_X_STRIDE)
+
+    def _list_rows(self, tap: Int) -> Int:
+        """Write the lists for the rows where a tap of the row axes falls inside the large side; how many they are."""
+        e, count = self.e, self.e.var(0)
+        axis_count, per_image = self.get(GradientJob.ROW_AXIS_COUNT), self.get(GradientJob.ROWS_PER_IMAGE)
+        axes = self.table(self.get(GradientJob.ROW_AXES))
+        shifts = self.table(self.get(GradientJob.ROW_TAPS)) + tap * axis_count
+        for row in e.range(self.q1 - self.q0):
+            q = self.q0 + row
+            rest, offset = e.var(q % per_image), e.var(q // per_image * self.get(GradientJob.LARGE_N_STRIDE))
+            alive = e.var(1)
+            for i in e.range(axis_count):  # the innermost axis comes first
+                axis = axes + i * len(RowAxis)
+                size = axis.int(RowAxis.SIZE)
+                at = rest.get() % size * axis.int(RowAxis.STEP) + shifts.int(i)
+                rest.set(rest.get() // size)
+                inside = e.b.and_(at >= 0, at < axis.int(RowAxis.LARGE_SIZE))
+                alive.set(e.select(inside, alive.get(), 0))
+                offset.set(offset.get() + at * axis.int(RowAxis.LARGE_STRIDE))
+            with e.when(alive.get().differs(0)):
+                n = count.get()
+                self.small_rows.store(n, row * self.columns)
+                self.large_rows.store(n, n * self.large_columns)
+                self.sources.store(n, offset.get())
+                count.set(n + 1)
+        return count.get()
+
+    def _fill_large(self, rows: Int) -> None:
+        """Pack the listed rows; pixels outside the array are left as they are, nobody reads them."""
+        e = self.e
+        first = self.x0 * self.get(GradientJob.X_STEP) - self.get(GradientJob.X_BEGIN)
+        span = (self.columns - 1) * self.get(GradientJob.X_STEP) + self.get(GradientJob.X_SPAN)
+        left = e.max(0 - first, 0)
+        right = e.min(self.get(GradientJob.LARGE_X_SIZE) - first, span)
+        source = e.ptr(self.get(GradientJob.LARGE), self.numbers.stored)
+        source = source + self.block.int(Block.LARGE_CHANNEL) * self.get(GradientJob.LARGE_C_STRIDE)
+        source = source + (first + left) * self.get(GradientJob.LARGE_X_STRIDE)
+        with e.when(right > left):
+            for panel in self._panels(Block.LARGE_PANELS, Block.LARGE_COUNT):
+                target = self.large_strip + panel.int(StripPanel.START) * self.get(GradientJob.LARGE_PIXELS)
+                self._clear(panel, target, rows * self.large_columns)
+                channel = source + panel.int(StripPanel.CHANNEL) * self.get(GradientJob.LARGE_C_STRIDE)
+                for row in e.range(rows):
+                    to = target + (self.large_rows.int(row) + left) * panel.int(StripPanel.PITCH)
+                    at = channel + self.sources.int(row)
+                    self._pack(panel, to, at, right - left, GradientJob.LARGE_X_STRIDE)
+
+    def _panels(self, start: Block, count: Block) -> Any:
+        panels = self.table(self.block.int(start))
+        for index in self.e.range(self.block.int(count)):
+            yield panels + index * len(StripPanel)
+
+    def _clear(self, panel: Ptr, target: Ptr, pixels: Int) -> None:
+        """Lanes beyond the last channel must hold something harmless: what was there before could be slow."""
+        with self.e.when(panel.int(StripPanel.WIDTH) < panel.int(StripPanel.PITCH)):
+            self.e.call(self.zero, target, pixels * panel.int(StripPanel.PITCH))
+
+    def _pack(self, panel: Ptr, to: Ptr, at: Ptr, pixels: Int, x_stride: GradientJob) -> None:
+        pitch, width = panel.int(StripPanel.PITCH), panel.int(StripPanel.WIDTH)
+        if self.family.channel_major:
+            small = x_stride is GradientJob.SMALL_X_STRIDE
+            c_stride = self.get(GradientJob.SMALL_C_STRIDE if small else GradientJob.LARGE_C_STRIDE)
+            self.e.call(self.pack, to, pitch, at, c_stride, width, pixels)
+        else:
+            self.e.call(self.pack, to, pitch, at, self.get(x_stride), width, pixels)
+
+    # -- products
+
+    def _products(self, tap: Int, rows: Int) -> None:
+        e, args = self.e, self.tile_args
+        large = self.get(GradientJob.VECTOR_IS_LARGE).differs(0)
+        lists = [Int(e, e.b.ptrtoint(rows.value, I64)) for rows in (self.small_rows, self.large_rows)]
+        args.store(TileArgs.VECTOR_RUNS, e.select(large, lists[1], lists[0]))
+        args.store(TileArgs.ROW_RUNS, e.select(large, lists[0], lists[1]))
+        args.store(TileArgs.SUMS_PITCH, self.block.int(Block.PITCH))
+        args.store(TileArgs.TAP_STEP, self.get(GradientJob.ROW_STEP))
+        tap_row = (tap - self.block.int(Block.FIRST_TAP)) * self.block.int(Block.ROWS_PER_ROW_TAP)
+        sums = self.sums + tap_row * self.block.int(Block.PITCH)
+        vector_panels, items = self.table(self.block.int(Block.VECTOR_PANELS)), self.table(self.block.int(Block.ITEMS))
+        for v in e.range(self.block.int(Block.VECTOR_COUNT)):
+            panel = vector_panels + v * len(VectorPanel)
+            for i in e.range(self.block.int(Block.ITEM_COUNT)):
+                self._item(_Place(self, large, panel, items + i * len(Item), sums, rows))
+
+    def _item(self, place: _Place) -> None:
+        """All positions where every tap of the item exists; then, tap by tap, those where only some do."""
+        e, item = self.e, place.item
+        first, last = item.int(Item.FIRST_TAP), item.int(Item.LAST_TAP)
+        low, _ = self._x_range(first)
+        _, high = self._x_range(last)
+        self._tile(place, e.int(0), item.int(Item.ROWS), e.max(low, self.x0), e.min(high, self.x1))
+        with e.when(first.differs(last)):
+            per_tap, rows = self.get(GradientJob.ROWS_PER_TAP), item.int(Item.ROWS)
+            skipped = item.int(Item.SUMS_ROW) - first * per_tap
+            for k in e.range(first, last + 1):
+                row0 = e.max((k - first) * per_tap - skipped, 0)
+                row1 = e.min((k - first + 1) * per_tap - skipped, rows)
+                own_low, own_high = self._x_range(k)
+                left = e.max(own_low, self.x0), e.min(e.min(low, own_high), self.x1)
+                right = e.max(e.max(high, low), self.x0), e.min(own_high, self.x1)
+                for x0, x1 in (left, right):
+                    self._tile(place, row0, row1 - row0, x0, x1)
+
+    def _x_range(self, tap: Int) -> tuple[Int, Int]:
+        ranges = self.table(self.get(GradientJob.X_RANGES)) + tap * 2
+        return ranges.int(0), ranges.int(1)
+
+    def _tile(self, place: _Place, row: Int, rows: Int, x0: Int, x1: Int) -> None:
+        e, args = self.e, self.tile_args
+        with e.when(x1 > x0):
+            length = x1 - x0
+            vectors, row_values = place.addresses(row, x0 - self.x0)
+            args.store(TileArgs.VECTORS, vectors)
+            args.store(TileArgs.ROWS, row_values)
+            args.store(TileArgs.VECTOR_PITCH, place.vector_pitch)
+            args.store(TileArgs.ROW_PITCH, place.row_pitch)
+            args.store(TileArgs.VECTOR_STEP, place.vector_step)
+            args.store(TileArgs.ROW_STEP, place.row_step)
+            runs = place.runs
+            whole = self._one_run(runs, length)
+            args.store(TileArgs.RUNS, e.select(whole, 1, runs))
+            args.store(TileArgs.LENGTH, e.select(whole, runs * length, length))
+            args.store(TileArgs.HEIGHT, rows)
+            args.store(TileArgs.SUMS, place.sums_at(row))
+            self.tiles.call(e, place.panel.int(VectorPanel.VECTORS), rows, args)
+
+    def _one_run(self, runs: Int, length: Int) -> Any:
+        """Whether the runs follow each other without a gap in both strips."""
+        e = self.e
+        dense = self.large_columns.equals(self.columns * self.get(GradientJob.X_STEP))
+        neighbours = (self.small_rows.int(runs - 1) - self.small_rows.int(0)).equals((runs - 1) * self.columns)
+        return e.b.and_(e.b.and_(length.equals(self.columns), dense), neighbours)
+
+
+class _Place:
+    """Where the operands and sums of one item with one vector panel lie."""
+
+    def __init__(self, driver: _Driver, large: Any, panel: Ptr, item: Ptr, sums: Ptr, runs: Int) -> None:
+        e = self.e = driver.e
+        self.item, self.panel, self.runs, self.depthwise = item, panel, runs, driver.family.depthwise
+        self.tap_step = driver.get(GradientJob.ROW_STEP)
+        get = driver.get
+        pixels = get(GradientJob.SMALL_PIXELS), get(GradientJob.LARGE_PIXELS)
+        strips = driver.small_strip, driver.large_strip
+        steps = e.int(1), get(GradientJob.X_STEP)
+
+        def side(of_vectors: bool, pair: Any) -> Int:
+            small, big = (e.int(value) for value in pair)
+            return e.select(large, big, small) if of_vectors else e.select(large, small, big)
+
+        addresses = tuple(Int(e, e.b.ptrtoint(strip.value, I64)) for strip in strips)
+        self.vector_pitch, self.row_pitch = panel.int(VectorPanel.PITCH), item.int(Item.ROW_PITCH)
+        self.vector_step, self.row_step = side(True, steps) * self.vector_pitch, side(False, steps) * self.row_pitch
+        row_start = item.int(Item.ROW_START) + panel.int(VectorPanel.ROW_START)
+        self.vectors = e.ptr(side(True, addresses), driver.numbers.computed)
+        self.vectors = self.vectors + (
+            panel.int(VectorPanel.START) * side(True, pixels) + item.int(Item.VECTOR_SHIFT) * self.vector_pitch
+        )
+        self.rows = e.ptr(side(False, addresses), driver.numbers.computed)
+        self.rows = self.rows + (row_start * side(False, pixels) + item.int(Item.ROW_SHIFT))
+        self.pitch = driver.block.int(Block.PITCH)
+        self.sums = sums + (item.int(Item.SUMS_ROW) * self.pitch + panel.int(VectorPanel.COLUMN))
+
+    def addresses(self, row: Int, position: Int) -> tuple[Any, Any]:
+        """Of the vectors and the row values at a row and position of the box."""
+        e = self.e
+        shift = row * self.tap_step if self.depthwise else row
+        vectors = self.vectors + position * self.vector_step
+        rows = self.rows + (position * self.row_step + shift)
+        return e.b.ptrtoint(vectors.value, I64), e.b.ptrtoint(rows.value, I64)
+
+    def sums_at(self, row: Int) -> Any:
+        return self.e.b.ptrtoint((self.sums + row * self.pitch).value, I64)
+
+
+class _Finisher:
+    """Emits `write(job, block, sums, a0, a1)`, which rounds sums into the result, and the task `finish`."""
+
+    def __init__(self, module: Any, numbers: Numbers) -> None:
+        self.module, self.numbers = module, numbers
+        self.transpose = emit_transpose(module, "transpose_out", numbers, widen=False)
+        self.write = self._emit_write()
+
+    def _emit_write(self) -> Any:
+        e = Emitter(self.module, "write", [PTR, PTR, PTR, I64, I64], internal=True)
+        job, block = e.arg_ptr(0, I64), e.arg_ptr(1, I64)
+        sums, a0, a1 = e.arg_ptr(2, self.numbers.computed), e.arg_int(3), e.arg_int(4)
+        result = e.ptr(job.int(GradientJob.RESULT), self.numbers.stored) + block.int(Block.RESULT)
+        step_t, step_a = job.int(GradientJob.RESULT_T), job.int(GradientJob.RESULT_A)
+        step_b = job.int(GradientJob.RESULT_B)
+        taps, rows, columns, pitch = (block.int(f) for f in (Block.TAPS, Block.A, Block.B, Block.PITCH))
+        kind = job.int(GradientJob.FINISH)
+        with e.when(kind.equals(Finish.TAPS_INNERMOST)):
+            for a in e.range(a0, a1):
+                e.call(self.transpose, result + a * step_a, step_b, sums + a * pitch, rows * pitch, taps, columns)
+        with e.when(kind.equals(Finish.A_INNERMOST)):
+            for t in e.range(taps):
+                source = sums + (t * rows + a0) * pitch
+                e.call(self.transpose, result + (t * step_t + a0), step_b, source, pitch, a1 - a0, columns)
+        with e.when(kind.equals(Finish.COPY)):
+            for t in e.range(taps):
+                for a in e.range(a0, a1):
+                    self._round(e, result + (t * step_t + a * step_a), sums + (t * rows + a) * pitch, columns)
+        e.ret()
+        return e.function
+
+    def _round(self, e: Emitter, target: Ptr, source: Ptr, count: Int) -> None:
+        lanes = self.numbers.lanes
+        whole = count - (count & (lanes - 1))
+        for i in e.range(0, whole, lanes):
+            self.numbers.store(target, i, source.load(i, lanes))
+        for i in e.range(whole, count):
+            self.numbers.store(target, i, source.load(i))
+
+    def emit_task(self) -> None:
+        """`finish(job, task, slot)`: a task is a block and a part of its rows."""
+        e = Emitter(self.module, "finish", [PTR, I64, I64])
+        job, parts = e.arg_ptr(0, I64), e.arg_ptr(0, I64).int(GradientJob.PARTS)
+        part, index = e.arg_int(1) % parts, e.arg_int(1) // parts
+        block = e.ptr(job.int(GradientJob.TABLES), I64) + job.int(GradientJob.BLOCKS) + index * len(Block)
+        rows, pitch = block.int(Block.A), block.int(Block.PITCH)
+        a0, a1 = part * rows // parts, (part + 1) * rows // parts
+        sums = e.ptr(job.int(GradientJob.SCRATCH), self.numbers.computed) + block.int(Block.SUMS)
+        lanes, chunk_size = self.numbers.lanes, job.int(GradientJob.SUMS)
+        for t in e.range(block.int(Block.TAPS)):
+            line = sums + (t * rows + a0) * pitch
+            for i in e.range(0, (a1 - a0) * pitch, lanes):
+                total = e.stack(ir.VectorType(self.numbers.computed, lanes))
+                e.b.store(line.load(i, lanes), total.value)
+                for chunk in e.range(1, job.int(GradientJob.CHUNKS)):
+                    more = (line + chunk * chunk_size).load(i, lanes)
+                    e.b.store(e.b.fadd(e.b.load(total.value, typ=more.type), more), total.value)
+                line.store(i, e.b.load(total.value, typ=ir.VectorType(self.numbers.computed, lanes)))
+        e.call(self.write, job, block, sums, a0, a1)
+        e.ret()
+
+
+def _emit_pack(module: Any, numbers: Numbers, copy: Any) -> Any:
+    """pack(target, pitch, source, stride, width, pixels): `width` elements of each pixel, widened; no more is read.
+
+    The width is cut into powers of two, each copied for all pixels in turn: no masks, no element loop.
+    """
+    e = Emitter(module, "pack", [PTR, I64, PTR, I64, I64, I64], internal=True)
+    target = e.arg_ptr(0, numbers.computed, noalias=True)
+    source = e.arg_ptr(2, numbers.stored, noalias=True)
+    pitch, stride, width, pixels = (e.arg_int(i) for i in (1, 3, 4, 5))
+    lanes = numbers.lanes
+    dense = e.b.and_(pitch.equals(width), stride.equals(width))
+    with e.either(dense) as (then, otherwise):
+        with then:
+            e.call(copy, target, source, pixels * width)
+        with otherwise:
+            whole = width - (width & (lanes - 1))
+            for column in e.range(0, whole, lanes):
+                for pixel in e.range(pixels):
+                    target.store(pixel * pitch + column, numbers.load(source, pixel * stride + column, lanes))
+            piece = lanes // 2
+            while piece:
+                with e.when((width & piece).differs(0)):
+                    column = width - (width & (2 * piece - 1))
+                    for pixel in e.range(pixels):
+                        value = numbers.load(source, pixel * stride + column, piece if piece > 1 else 0)
+                        target.store(pixel * pitch + column, value)
+                piece //= 2
+    e.ret()
+    return e.function

@@ -1,0 +1,147 @@
+"""The inner loop of weight gradients: rows x vectors sums that stay in registers while positions go by.
+
+At each position a tile reads a vector of one side's channels and, for each of its rows, one value of the other side
+(depthwise: a vector of the same channels at another tap). Positions come in runs of equal length; where a run starts in
+either strip is read from two lists. What was summed is added to memory at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum, auto
+from typing import Any
+
+from llvmlite import ir
+
+from unstride.codegen.emit import I64, PTR, VOID, Emitter, Int, Ptr, vector
+from unstride.codegen.numbers import Numbers, constant
+
+__all__ = ["GradientTiles", "TileArgs"]
+
+
+class TileArgs(IntEnum):
+    """What a tile function finds at its one argument."""
+
+    @staticmethod
+    def _generate_next_value_(name: str, start: int, count: int, last_values: list[int]) -> int:
+        return count
+
+    VECTORS = auto()  # addresses of the first position, but for the run
+    ROWS = auto()
+    VECTOR_PITCH = auto()  # elements per pixel of the strip
+    ROW_PITCH = auto()
+    VECTOR_STEP = auto()  # elements from one position to the next
+    ROW_STEP = auto()
+    VECTOR_RUNS = auto()  # addresses of lists of pixels where runs start
+    ROW_RUNS = auto()
+    RUNS = auto()
+    LENGTH = auto()  # positions of each run
+    HEIGHT = auto()  # rows that count
+    SUMS = auto()
+    SUMS_PITCH = auto()
+    TAP_STEP = auto()  # depthwise: elements from one row's vector to the next
+
+
+@dataclass(frozen=True)
+class GradientTiles:
+    """Emits tiles of every height and width, and calls the one that holds a given number of rows."""
+
+    module: Any
+    numbers: Numbers
+    depthwise: bool
+    heights: Sequence[int]
+    widths: Sequence[int]
+
+    def emit(self) -> None:
+        for width in self.widths:
+            for height in self.heights:
+                _Tile(self.module, self.numbers, self.depthwise, height, width).emit()
+        most = max(self.heights)
+        fitting = [min(h for h in self.heights if h >= max(1, m)) for m in range(most + 1)]
+        entries = [_reference(self.module, f"sum_{height}x{width}") for width in self.widths for height in fitting]
+        table = ir.GlobalVariable(self.module, ir.ArrayType(PTR, len(entries)), "tiles")
+        table.initializer = ir.Constant(table.value_type, entries)
+        table.global_constant = True
+        table.linkage = "internal"
+
+    def call(self, e: Emitter, width: Int, height: Int, args: Ptr) -> None:
+        """Run the tile for `height` rows of `width` vectors."""
+        table = Ptr(e, self.module.globals["tiles"], PTR)
+        function = table.load((width - 1) * (max(self.heights) + 1) + height)
+        e.b.call(_Callee(function), [args.value])
+
+
+class _Tile:
+    def __init__(self, module: Any, numbers: Numbers, depthwise: bool, height: int, width: int) -> None:
+        self.e = Emitter(module, f"sum_{height}x{width}", [PTR], internal=True)
+        self.numbers, self.depthwise, self.height, self.width = numbers, depthwise, height, width
+        self.args = self.e.arg_ptr(0, I64)
+        self.lanes = numbers.lanes
+        self.typ = vector(numbers.computed, self.lanes)
+        self.sums = [[self.e.stack(self.typ) for _ in range(width)] for _ in range(height)]
+
+    def emit(self) -> None:
+        e = self.e
+        for slot in (slot for row in self.sums for slot in row):
+            e.b.store(constant(self.typ, 0.0), slot.value)
+        self._accumulate()
+        self._add_to_memory()
+        e.ret()
+
+    def _accumulate(self) -> None:
+        e, get = self.e, self.args.int
+        vectors = e.ptr(get(TileArgs.VECTORS), self.numbers.computed)
+        rows = e.ptr(get(TileArgs.ROWS), self.numbers.computed)
+        vector_runs, row_runs = e.ptr(get(TileArgs.VECTOR_RUNS), I64), e.ptr(get(TileArgs.ROW_RUNS), I64)
+        vector_pitch, row_pitch = get(TileArgs.VECTOR_PITCH), get(TileArgs.ROW_PITCH)
+        vector_step, row_step = get(TileArgs.VECTOR_STEP), get(TileArgs.ROW_STEP)
+        length = get(TileArgs.LENGTH)
+        for run in e.range(get(TileArgs.RUNS)):
+            from_vectors = vectors + vector_runs.int(run) * vector_pitch
+            from_rows = rows + row_runs.int(run) * row_pitch
+            for position in e.range(length):
+                self._step(from_vectors + position * vector_step, from_rows + position * row_step)
+
+    def _step(self, vectors: Ptr, rows: Ptr) -> None:
+        """One position."""
+        values = [vectors.load(v * self.lanes, self.lanes) for v in range(self.width)]
+        tap_step = self.args.int(TileArgs.TAP_STEP) if self.depthwise else None
+        for m, sums in enumerate(self.sums):
+            if tap_step is not None:
+                row = rows + tap_step * m if m else rows
+                factors = [row.load(v * self.lanes, self.lanes) for v in range(self.width)]
+            else:
+                factors = [self.e.splat(rows.load(m), self.lanes)] * self.width
+            for value, factor, slot in zip(values, factors, sums, strict=True):
+                old = self.e.b.load(slot.value, typ=self.typ)
+                self.e.b.store(self.numbers.multiply_add(self.e, factor, value, old), slot.value)
+
+    def _add_to_memory(self) -> None:
+        e = self.e
+        height, pitch = self.args.int(TileArgs.HEIGHT), self.args.int(TileArgs.SUMS_PITCH)
+        target = e.ptr(self.args.int(TileArgs.SUMS), self.numbers.computed)
+        for m, sums in enumerate(self.sums):
+            with e.when(height > m):
+                line = target + pitch * m if m else target
+                for v, slot in enumerate(sums):
+                    value = e.b.load(slot.value, typ=self.typ)
+                    line.store(v * self.lanes, e.b.fadd(line.load(v * self.lanes, self.lanes), value))
+
+
+def _reference(module: Any, name: str) -> Any:
+    """A function as an entry of a constant table."""
+    return ir.FormattedConstant(PTR, module.globals[name].get_reference())
+
+
+class _Callee:
+    """llvmlite takes a function's type from its typed pointer; an opaque one needs telling."""
+
+    def __init__(self, pointer: Any) -> None:
+        self.pointer = pointer
+        self.function_type = ir.FunctionType(VOID, [PTR])
+        self.type = pointer.type
+        self.attributes: list[str] = []
+
+    def get_reference(self) -> str:
+        return str(self.pointer.get_reference())

@@ -1,0 +1,153 @@
+"""The layout of the integer tables behind a weight gradient: what the planner writes and generated code reads.
+
+Offsets and strides count elements, OFFSET_* and *_BYTES count bytes, table starts count integers from TABLES.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum, auto, unique
+
+__all__ = ["Block", "Finish", "GradientJob", "Item", "RowAxis", "StripPanel", "VectorPanel"]
+
+
+class _Field(IntEnum):
+    @staticmethod
+    def _generate_next_value_(name: str, start: int, count: int, last_values: list[int]) -> int:
+        return count
+
+
+@unique
+class GradientJob(_Field):
+    """One launch."""
+
+    # addresses that differ from call to call come first, to be written in one stroke
+    SMALL = auto()
+    LARGE = auto()
+    RESULT = auto()
+    SCRATCH = auto()  # partial sums of all chunks, then one slot per thread
+    TABLES = auto()
+    SLOT_BYTES = auto()
+    PARTIAL_BYTES = auto()
+    # one slot: the strip of the small side comes first
+    OFFSET_LARGE = auto()
+    OFFSET_SUMS = auto()
+    OFFSET_ROWS = auto()
+    # the work grid
+    CHUNKS = auto()  # parts of the positions with sums of their own, added in order at the end
+    SUMS = auto()  # elements of one chunk's sums
+    BOXES = auto()
+    X_BLOCKS = auto()
+    X_UNIT = auto()
+    ROW_UNIT = auto()
+    X_SIZE = auto()
+    ROWS = auto()  # rows of positions, over all images
+    ROWS_PER_IMAGE = auto()
+    SMALL_PIXELS = auto()  # what a strip has room for
+    LARGE_PIXELS = auto()
+    # the small side: rows come in segments without a gap
+    SEGMENT_ROWS = auto()
+    SEGMENT_STRIDE = auto()
+    SMALL_X_STRIDE = auto()
+    SMALL_C_STRIDE = auto()
+    # the large side
+    LARGE_N_STRIDE = auto()
+    LARGE_X_STRIDE = auto()
+    LARGE_C_STRIDE = auto()
+    LARGE_X_SIZE = auto()
+    X_STEP = auto()  # pixels of the large side from one position to the next
+    X_BEGIN = auto()
+    X_SPAN = auto()  # pixels that the taps of one position span
+    # tables
+    ROW_AXES = auto()
+    ROW_AXIS_COUNT = auto()
+    ROW_TAPS = auto()  # for each tap of the row axes, its shift along each of them
+    X_RANGES = auto()  # for each tap of the last axis, the positions [low, high) it may be used at
+    BLOCKS = auto()
+    # the inner loop
+    VECTOR_IS_LARGE = auto()  # 1 if vectors run over channels of the large side
+    ROWS_PER_TAP = auto()  # rows of an item that belong to one tap, where an item has rows of several
+    ROW_STEP = auto()  # depthwise: elements of the strip from one tap to the next
+    # the end
+    FINISH = auto()
+    PARTS = auto()
+    RESULT_T = auto()
+    RESULT_A = auto()
+    RESULT_B = auto()
+
+
+@unique
+class Block(_Field):
+    """A part of the result: sums[tap][a][b], b along vectors, a along the rows of the inner loop."""
+
+    SMALL_CHANNEL = auto()
+    LARGE_CHANNEL = auto()
+    SMALL_PANELS = auto()
+    SMALL_COUNT = auto()
+    LARGE_PANELS = auto()
+    LARGE_COUNT = auto()
+    VECTOR_PANELS = auto()
+    VECTOR_COUNT = auto()
+    ITEMS = auto()
+    ITEM_COUNT = auto()
+    FIRST_TAP = auto()  # taps of the row axes
+    LAST_TAP = auto()
+    TAPS = auto()  # taps of all axes
+    A = auto()
+    B = auto()
+    PITCH = auto()  # b, rounded up to vectors
+    ROWS_PER_ROW_TAP = auto()
+    SUMS = auto()  # where its sums start among those of a chunk
+    SUMS_SIZE = auto()
+    RESULT = auto()
+
+
+@unique
+class StripPanel(_Field):
+    """Channels that lie together in a strip: PITCH elements per pixel, all pixels after those of earlier panels."""
+
+    CHANNEL = auto()
+    WIDTH = auto()
+    PITCH = auto()
+    START = auto()  # the pitches of all earlier panels
+
+
+@unique
+class VectorPanel(_Field):
+    START = auto()
+    PITCH = auto()
+    VECTORS = auto()
+    COLUMN = auto()  # first b
+    ROW_START = auto()  # added to an item's ROW_START: where depthwise finds the same channels of the other side
+
+
+@unique
+class Item(_Field):
+    """Rows of one register tile, for any vector panel."""
+
+    VECTOR_SHIFT = auto()  # pixels
+    ROW_START = auto()
+    ROW_PITCH = auto()
+    ROW_SHIFT = auto()
+    ROWS = auto()
+    SUMS_ROW = auto()
+    FIRST_TAP = auto()  # taps of the last axis
+    LAST_TAP = auto()
+
+
+@unique
+class RowAxis(_Field):
+    """An axis other than the last."""
+
+    SIZE = auto()
+    STEP = auto()
+    LARGE_SIZE = auto()
+    LARGE_STRIDE = auto()
+
+
+@unique
+class Finish(_Field):
+    """Which axis of the sums [tap][a][b] becomes the innermost one of the result."""
+
+    COPY = auto()
+    TAPS_INNERMOST = auto()
+    A_INNERMOST = auto()

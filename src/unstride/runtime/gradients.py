@@ -1,0 +1,130 @@
+"""Gradients with respect to the weights and the bias of any Problem.
+
+    >>> import numpy as np
+    >>> from unstride.problem import Problem
+    >>> p = Problem.parse("scatter f32 NCX GIOX n1 g1 i1 o1 x3 k2 s2 d1 b0 y6")
+    >>> x, dy = np.array([[[1, 2, 3]]], np.float32), np.arange(6, dtype=np.float32).reshape(1, 1, 6)
+    >>> filter_gradient(p, x, dy)
+    array([[[[16., 22.]]]], dtype=float32)
+    >>> bias_gradient(p, dy)
+    array([15.], dtype=float32)
+
+Sums over positions are cut in the same way for every number of threads: so are the results, bit by bit.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unstride.codegen.gradient import GradientFamily
+from unstride.codegen.numbers import Numbers
+from unstride.errors import DTypeError, ShapeError, SizeLimitError
+from unstride.plan.gradient import GradientPlan, plan_gradient
+from unstride.plan.gradient_job import GradientJob
+from unstride.plan.machine import Machine
+from unstride.problem import Problem
+from unstride.runtime import buffers, engine, pool
+from unstride.runtime.machine import host
+
+__all__ = ["bias_gradient", "filter_gradient"]
+
+_SCRATCH_BYTES = 16 << 20
+_INLINE_WORK = 400_000  # multiply-adds (and quarter bytes) below which a second thread costs more than it gives
+_SHORT_WORK = 2_000_000  # the interpreter's lock is kept below this
+_ADDRESSES = struct.Struct("5q")  # the first fields of GradientJob
+
+
+def filter_gradient(
+    problem: Problem, small: Any, large: Any, *, threads: int | None = None, out: Any = None
+) -> NDArray[Any]:
+    """The gradient of <A(data; w), delta> by w, in the shape and order of problem.filter_shape.
+
+    `small` has problem.small_shape, `large` problem.large_shape; which of them is data and which is delta depends on
+    the direction, the formula does not. f16 and bf16 are summed in f32 and rounded once.
+    """
+    pair = _operand(problem, small, "small"), _operand(problem, large, "large")
+    result = buffers.result_buffer(problem.filter_shape, problem.dtype, out, pair)
+    if not problem.macs:
+        result[...] = 0
+        return result
+    dense = result if result.flags.c_contiguous else buffers.result_buffer(result.shape, problem.dtype, None, ())
+    _ready(problem, host()).run(*pair, dense, threads or pool.current_threads())
+    if dense is not result:
+        result[...] = dense
+    return result
+
+
+def bias_gradient(problem: Problem, delta: Any) -> NDArray[Any]:
+    """The gradient by the bias: `delta`, which has problem.result_shape, summed over all but its channels."""
+    values = buffers.as_input(delta, "delta")
+    if values.shape != problem.result_shape:
+        raise ShapeError("delta", values.shape, f"the problem's result is {problem.result_shape}")
+    if buffers.dtype_name(values, "delta") != problem.dtype:
+        raise DTypeError("delta", values.dtype, f"the problem is {problem.dtype}", "convert the array")
+    axis = 1 if problem.data_layout == "NCX" else values.ndim - 1
+    wide = np.float64 if problem.dtype == "f64" else np.float32
+    total: NDArray[Any] = values.sum(axis=tuple(i for i in range(values.ndim) if i != axis), dtype=wide)
+    return total.astype(buffers.numpy_dtype(problem.dtype))
+
+
+def _operand(problem: Problem, array: Any, field: str) -> NDArray[Any]:
+    values = buffers.as_input(array, field)
+    expected = problem.small_shape if field == "small" else problem.large_shape
+    if values.shape != expected:
+        raise ShapeError(field, values.shape, f"the problem needs {expected}")
+    if buffers.dtype_name(values, field) != problem.dtype:
+        raise DTypeError(field, values.dtype, f"the problem is {problem.dtype}", "convert the array")
+    return buffers.contiguous(values)
+
+
+@dataclass(frozen=True)
+class _Ready:
+    """One problem with its code and tables."""
+
+    plan: GradientPlan
+    tables: NDArray[np.int64]
+    job: bytes
+    code: dict[str, int]
+    threads: int  # the most that are worth it, within the bound on scratch
+    short: bool
+
+    def run(self, small: NDArray[Any], large: NDArray[Any], result: NDArray[Any], threads: int) -> None:
+        plan = self.plan
+        used = max(1, min(threads, self.threads, plan.tasks))
+        scratch = _scratch(plan.partial_bytes + plan.slot_bytes * used)
+        job = ctypes.create_string_buffer(self.job, len(self.job))
+        start = -(-buffers.address(scratch) // 64) * 64
+        arrays = (buffers.address(array) for array in (small, large, result))
+        _ADDRESSES.pack_into(job, 0, *arrays, start, buffers.address(self.tables))
+        block = ctypes.addressof(job)
+        pool.parallel(self.code["run"], block, plan.tasks, used, self.short)
+        if plan.finish_tasks:
+            used = max(1, min(threads, self.threads, plan.finish_tasks))
+            pool.parallel(self.code["finish"], block, plan.finish_tasks, used, self.short)
+
+
+@lru_cache(maxsize=256)
+def _ready(problem: Problem, machine: Machine) -> _Ready:
+    plan = plan_gradient(problem, machine)
+    tile = plan.tile
+    family = GradientFamily(problem.dtype, problem.data_layout == "NCX", plan.depthwise, tile.height, tile.width)
+    numbers = Numbers(problem.dtype, machine.isa)
+    loaded = engine.kernel_library(family.key, lambda: family.build(numbers), machine.isa, family.symbols)
+    work = problem.macs + 4 * problem.bytes
+    most = 1 if work < _INLINE_WORK else max(1, (_SCRATCH_BYTES - plan.partial_bytes) // plan.slot_bytes)
+    job = struct.pack(f"{len(GradientJob)}q", *plan.fields)
+    return _Ready(plan, np.array(plan.tables, np.int64), job, loaded.addresses, most, work < _SHORT_WORK)
+
+
+def _scratch(count: int) -> NDArray[np.uint8]:
+    try:
+        return np.empty(count + 64, np.uint8)
+    except MemoryError:
+        raise SizeLimitError("scratch", count, "not enough memory for the work space") from None
