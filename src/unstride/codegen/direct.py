@@ -20,7 +20,7 @@ from unstride.codegen.numbers import Numbers
 from unstride.codegen.strips import emit_copy, emit_transpose, emit_zero
 from unstride.codegen.tile import TileArgs, TileFamily, TileKind
 from unstride.plan.direct import DirectPlan
-from unstride.plan.job import Job, Outer, Panel, VRange, XRange
+from unstride.plan.job import X_RANGES, Job, Outer, Panel, VRange, XRange
 
 __all__ = ["DirectFamily"]
 
@@ -68,7 +68,7 @@ class DirectFamily:
 
 def _row_counts(most: int) -> tuple[int, ...]:
     """Tile heights to compile: all of a short tile, a spread of a tall one (rows in between are doubled up)."""
-    return tuple(range(1, most + 1)) if most <= 8 else (1, 2, 4, 6, 8, 11, most)
+    return tuple(range(1, most + 1)) if most <= 8 else (1, 2, 4, 8, 11, most)
 
 
 class _Driver:
@@ -215,15 +215,12 @@ class _Driver:
             self.tile_args.store(TileArgs.WEIGHTS, self.get(Job.WEIGHTS) + panel.int(Panel.WEIGHTS) * size)
             self.tile_args.store(TileArgs.BIAS, self.get(Job.BIAS) + panel.int(Panel.BIAS) * size)
             v_range = self.sizes + self.get(Job.V_RANGES) + panel.int(Panel.V_RANGE) * len(VRange)
-            x_range = self.sizes + self.get(Job.X_RANGES) + panel.int(Panel.X_RANGE) * len(XRange)
+            x_range = self.sizes + self.get(Job.X_RANGES) + panel.int(Panel.X_RANGE) * (X_RANGES * len(XRange))
             rows = (e.max(v_range.int(VRange.LOW), self.v0), e.min(v_range.int(VRange.HIGH), self.v1))
             place = self._place(panel, v_range.int(VRange.PHASE), offset)
-            self._region(panel, place, rows, (x_range.int(XRange.FIRST), x_range.int(XRange.LAST)), None)
-            if not self.family.channel_major:
-                for at, low, high in _EDGES:
-                    edge = x_range.int(at)
-                    self._region(panel, place, rows, (edge, edge + 1), (x_range.int(low), x_range.int(high)))
-            else:
+            for index in e.range(1 if self.family.channel_major else X_RANGES):
+                self._region(panel, place, rows, x_range + index * len(XRange), index)
+            if self.family.channel_major:
                 with e.when(panel.int(Panel.FLUSH).differs(0)):
                     self._flush(panel, offset)
 
@@ -314,25 +311,21 @@ class _Driver:
         )
         return _Place(source, result)
 
-    def _region(
-        self, panel: Ptr, place: _Place, rows: tuple[Int, Int], columns: tuple[Int, Int], window: tuple[Int, Int] | None
-    ) -> None:
-        """Run the tiles of a box of positions; `window` limits the columns that are stored."""
+    def _region(self, panel: Ptr, place: _Place, rows: tuple[Int, Int], x_range: Ptr, index: Int) -> None:
+        """Run the tiles of a box of positions; at an edge only a window of the columns is stored."""
         e = self.e
-        v_first, x_first = rows[0], e.max(columns[0], self.x0)
-        height, length = rows[1] - v_first, e.min(columns[1], self.x1) - x_first
+        v_first, x_first = rows[0], e.max(x_range.int(XRange.FIRST), self.x0)
+        height, length = rows[1] - v_first, e.min(x_range.int(XRange.LAST), self.x1) - x_first
         alive = e.b.and_(height > 0, length > 0)
         with e.when(alive):
-            low, high = window or (e.int(0), panel.int(Panel.COLUMNS))
-            self.tile_args.store(TileArgs.LOW, low)
+            inside = index.equals(0)  # blocks of different width may share one range
+            high = e.select(inside, panel.int(Panel.COLUMNS), x_range.int(XRange.HIGH))
+            self.tile_args.store(TileArgs.LOW, x_range.int(XRange.LOW))
             self.tile_args.store(TileArgs.HIGH, high)
             total = self.images * height * length
-            most = self.family.rows
-            tiles = (total + (most - 1)) // most
-            share, extra = total // tiles, total % tiles
             cursor = _Cursor(e, v_first, x_first, rows[1], x_first + length)
-            for tile in e.range(tiles):
-                count = e.select(tile < extra, share + 1, share)
+            for done in e.range(0, total, self.family.rows):
+                count = e.min(total - done, self.family.rows)
                 self._list_rows(place, cursor, count)
                 self._call_tile(panel, count)
 
@@ -393,9 +386,6 @@ class _Driver:
                         at = (self.n0 + image) * self.get(Job.RESULT_N_STRIDE) + v * self.get(Job.RESULT_V_STRIDE)
                         start = ((image * self.out_rows + row) * self.out_columns + left) * width
                         e.call(self.scatter, result + at, c_stride, self.out + start, width, right - left, width)
-
-
-_EDGES = ((XRange.LEFT, XRange.LEFT_LOW, XRange.LEFT_HIGH), (XRange.RIGHT, XRange.RIGHT_LOW, XRange.RIGHT_HIGH))
 
 
 @dataclass(frozen=True)

@@ -213,6 +213,34 @@ class Emitter:
         self.b.cbranch(self.b.icmp_signed("<", following, stop_raw), body, after)
         self.b.position_at_end(after)
 
+    def fold(self, start: Int | int, stop: Int | int, step: int, values: list[Any]) -> Iterator[tuple[Int, list[Any]]]:
+        """A loop that carries `values`: the body replaces the items of the list it is given, and after the loop
+        `values` itself holds the last ones. (A Var would do, but hundreds of them are slow to clean up.)"""
+        stop_raw = self.raw(stop)
+        before = self.b.block
+        body, after = self.function.append_basic_block("fold"), self.function.append_basic_block("done")
+        self.b.cbranch(self.b.icmp_signed("<", self.raw(start), stop_raw), body, after)
+        self.b.position_at_end(body)
+        index = self.b.phi(I64)
+        index.add_incoming(self.raw(start), before)
+        carried = [self.b.phi(value.type) for value in values]
+        for phi, value in zip(carried, values, strict=True):
+            phi.add_incoming(value, before)
+        current = list(carried)
+        yield Int(self, index), current
+        following = self.b.add(index, ir.Constant(I64, step), flags=("nsw",))
+        index.add_incoming(following, self.b.block)
+        for phi, value in zip(carried, current, strict=True):
+            phi.add_incoming(value, self.b.block)
+        last = self.b.block
+        self.b.cbranch(self.b.icmp_signed("<", following, stop_raw), body, after)
+        self.b.position_at_end(after)
+        for i, value in enumerate(current):
+            joined = self.b.phi(value.type)
+            joined.add_incoming(values[i], before)
+            joined.add_incoming(value, last)
+            values[i] = joined
+
     @contextmanager
     def when(self, condition: Any) -> Iterator[None]:
         with self.b.if_then(condition):
@@ -230,7 +258,7 @@ class Emitter:
 
     def splat(self, scalar: Any, lanes: int) -> Any:
         seed = self.b.insert_element(ir.Constant(vector(scalar.type, lanes), ir.Undefined), scalar, ir.Constant(I32, 0))
-        mask = ir.Constant(vector(I32, lanes), [0] * lanes)
+        mask = ir.Constant(vector(I32, lanes), None)  # all lanes take element 0
         return self.b.shuffle_vector(seed, seed, mask)
 
     def intrinsic(self, name: str, result: Any, arguments: Sequence[Any]) -> Any:

@@ -72,7 +72,7 @@ class Numbers:
 def constant(typ: Any, value: float | int) -> Any:
     """A scalar constant, or a vector of equal ones."""
     if isinstance(typ, ir.VectorType):
-        return ir.Constant(typ, [value] * typ.count)
+        return ir.Constant(typ, [value] * typ.count if value else None)  # None prints as zeroinitializer
     return ir.Constant(typ, value)
 
 

@@ -81,7 +81,7 @@ def emit_transpose(module: Any, name: str, numbers: Numbers, *, widen: bool) -> 
             for c in e.range(columns):
                 store(target + (c * target_pitch + r), load(source + (r * source_pitch + c), 0))
 
-    _first_that_fits(e, [size for size in (numbers.lanes, 8, 4, 2) if size <= numbers.lanes], fits, block, by_element)
+    _first_that_fits(e, [size for size in (numbers.lanes, 4) if size <= numbers.lanes], fits, block, by_element)
     e.ret()
     return e.function
 

@@ -89,13 +89,10 @@ class _Tile:
         self.width = vectors * self.lanes
 
     def emit(self) -> None:
-        e = self.e
-        self.acc = [[e.stack(self.typ) for _ in range(self.vectors)] for _ in range(self.rows)]
-        for slot in (slot for row in self.acc for slot in row):
-            e.b.store(constant(self.typ, 0.0), slot.value)
+        self.acc = [constant(self.typ, 0.0)] * (self.rows * self.vectors)
         self._accumulate()
         self._finish()
-        e.ret()
+        self.e.ret()
 
     # -- the sum
 
@@ -105,39 +102,34 @@ class _Tile:
         run = args.int(TileArgs.RUN)
         weights = e.ptr(args.int(TileArgs.WEIGHTS), self.numbers.computed)
         sources = [e.ptr(args.int(TileArgs.SOURCES + m), self.numbers.computed) for m in range(self.rows)]
-        for tap in e.range(args.int(TileArgs.TAP_COUNT)):
+        for tap, acc in e.fold(0, args.int(TileArgs.TAP_COUNT), 1, self.acc):
             shift, first = taps.int(tap * 2), taps.int(tap * 2 + 1)
             rows = [source + shift for source in sources]
             panel = weights + first
             if self.kind.depthwise:
-                self._depthwise_step(rows, panel)
+                self._depthwise_step(rows, panel, acc)
                 continue
-            # Two steps per turn pay for the loop; more only make code to compile.
-            even = run - (run & 1)
-            for k in e.range(0, even, 2):
-                self._step(rows, panel, k)
-                self._step(rows, panel, k + 1)
-            with e.when((run & 1).differs(0)):
-                self._step(rows, panel, run - 1)
+            for k, inner in e.fold(0, run, 1, acc):
+                self._step(rows, panel, k, inner)
 
-    def _step(self, rows: list[Ptr], panel: Ptr, k: Int) -> None:
+    def _step(self, rows: list[Ptr], panel: Ptr, k: Int, acc: list[Any]) -> None:
         """One k: a row of weights against one broadcast value per tile row."""
-        weights = [panel.load(k * self.width + v * self.lanes, self.lanes) for v in range(self.vectors)]
-        for row, accumulators in zip(rows, self.acc, strict=True):
-            value = self.e.splat(row.load(k), self.lanes)
-            for weight, slot in zip(weights, accumulators, strict=True):
-                self._add(slot, value, weight)
+        e, nv = self.e, self.vectors
+        line = panel + k * self.width
+        weights = [line.load(v * self.lanes, self.lanes) for v in range(nv)]
+        for m, row in enumerate(rows):
+            value = e.splat(row.load(k), self.lanes)
+            for v, weight in enumerate(weights):
+                acc[m * nv + v] = self.numbers.multiply_add(e, value, weight, acc[m * nv + v])
 
-    def _depthwise_step(self, rows: list[Ptr], panel: Ptr) -> None:
+    def _depthwise_step(self, rows: list[Ptr], panel: Ptr, acc: list[Any]) -> None:
         """One tap: a vector of channels against the same channels of the weights."""
-        for v in range(self.vectors):
+        e, nv = self.e, self.vectors
+        for v in range(nv):
             weight = panel.load(v * self.lanes, self.lanes)
-            for row, accumulators in zip(rows, self.acc, strict=True):
-                self._add(accumulators[v], row.load(v * self.lanes, self.lanes), weight)
-
-    def _add(self, slot: Ptr, a: Any, b: Any) -> None:
-        old = self.e.b.load(slot.value, typ=self.typ)
-        self.e.b.store(self.numbers.multiply_add(self.e, a, b, old), slot.value)
+            for m, row in enumerate(rows):
+                value = row.load(v * self.lanes, self.lanes)
+                acc[m * nv + v] = self.numbers.multiply_add(e, value, weight, acc[m * nv + v])
 
     # -- bias, activation, store
 
@@ -154,19 +146,18 @@ class _Tile:
             return
         with e.either(whole) as (then, otherwise):
             with then:
-                for m, accumulators in enumerate(self.acc):
+                for m in range(self.rows):
                     target = e.ptr(args.int(TileArgs.RESULTS + m), self._stored())
-                    for v, slot in enumerate(accumulators):
-                        self._store(target, v, self._epilogue(e.b.load(slot.value, typ=self.typ), bias[v]))
+                    for v in range(self.vectors):
+                        self._store(target, v, self._epilogue(self.acc[m * self.vectors + v], bias[v]))
             with otherwise:
                 self._store_rows_in_a_loop(bias, low, high)
 
     def _store_rows_in_a_loop(self, bias: list[Any], low: Int, high: Int) -> None:
         e = self.e
         spill = e.stack(self.typ, self.rows * self.vectors).as_type(self.numbers.computed)
-        for m, accumulators in enumerate(self.acc):
-            for v, slot in enumerate(accumulators):
-                spill.store((m * self.vectors + v) * self.lanes, e.b.load(slot.value, typ=self.typ))
+        for i, value in enumerate(self.acc):
+            spill.store(i * self.lanes, value)
         line = e.stack(self.typ, self.vectors).as_type(self._stored())
         for m in e.range(self.rows):
             for v in range(self.vectors):

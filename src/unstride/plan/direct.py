@@ -93,17 +93,21 @@ class DirectPlan:
         return prod(len(axis.phases) for axis in self.axes)
 
 
-def plan_direct(structure: Structure, isa: ISA, *, exact_borders: bool = False) -> DirectPlan:
+def plan_direct(
+    structure: Structure, isa: ISA, *, exact_borders: bool = False, merge: bool = True, pad_pixels: bool = True
+) -> DirectPlan:
     """The direct plan of a structure.
 
     `exact_borders` keeps every tap apart, so that a launch can leave out the taps that would read padding: needed
     when the weights hold an infinity or a NaN, which must not meet an implied zero.
     """
-    return _Builder(structure, isa, exact_borders).build()
+    return _Builder(structure, isa, exact_borders, merge, pad_pixels).build()
 
 
 class _Builder:
-    def __init__(self, structure: Structure, isa: ISA, exact_borders: bool) -> None:
+    def __init__(
+        self, structure: Structure, isa: ISA, exact_borders: bool, merge: bool, pad_pixels: bool
+    ) -> None:
         s = self.structure = structure
         self.isa = isa
         scatter = s.direction == "scatter"
@@ -116,8 +120,8 @@ class _Builder:
         self.tile = _tile(isa, isa.lanes(compute_bytes), self.depthwise)
         self.through_strip = s.data_layout == "NCX"
         self.exact_borders = exact_borders
-        self.merged = not self.depthwise and s.groups == 1 and self._merging_pays()
-        self.pixel_pitch = self._pixel_pitch(compute_bytes)
+        self.merged = merge and not self.depthwise and s.groups == 1 and self._merging_pays()
+        self.pixel_pitch = self._pixel_pitch(compute_bytes) if pad_pixels else s.groups * self.reduce
         self.classes = self._classes()
 
     def _merging_pays(self) -> bool:
@@ -207,6 +211,8 @@ class _Builder:
                                 Panel.FLUSH: 0,
                                 Panel.FLUSH_CHANNEL: group * self.result + channel,
                                 Panel.FLUSH_WIDTH: width,
+                                Panel.SHORT_V: 0,
+                                Panel.SHORT_X: 0,
                             }
                             panels.append(tuple(fields[f] for f in Panel))
                             sources.append(PanelSource(group, steps, self._columns(column_class, start, columns)))

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from enum import IntEnum, auto, unique
 
-__all__ = ["NOWHERE", "Job", "Outer", "Pack", "PackPanel", "Panel", "VRange", "XRange"]
+__all__ = ["X_RANGES", "Job", "Outer", "Pack", "PackPanel", "Panel", "VRange", "XRange"]
 
-NOWHERE = -(2**62)  # an edge position that does not exist
+X_RANGES = 3
 
 
 class _Field(IntEnum):
@@ -92,6 +92,9 @@ class Job(_Field):
     OFFSET_STRIP = auto()
     OFFSET_OUT = auto()
     OFFSET_TAPS = auto()
+    OFFSET_TRANSFORMED = auto()
+    OFFSET_PRODUCTS = auto()
+    FLAGS = auto()  # one integer per task: Winograd sets it for a unit it leaves, direct then runs only those; or 0
     HOLES = auto()  # 1 if the out strip starts as REST, since not every element of it is computed
 
 
@@ -143,20 +146,21 @@ class Panel(_Field):
     FLUSH = auto()  # 1 on the last panel that feeds the out strip
     FLUSH_CHANNEL = auto()  # first result channel of the out strip
     FLUSH_WIDTH = auto()
+    SHORT_V = auto()  # 1 if the panel's phase lacks the first tap along v (Winograd leaves out what vanishes)
+    SHORT_X = auto()
 
 
 @unique
 class XRange(_Field):
-    """Positions a panel covers: all columns in [FIRST, LAST), a window of them at the edge positions, if any."""
+    """Positions [FIRST, LAST) at which a panel's columns [LOW, HIGH) live.
+
+    Each panel has X_RANGES of them: the inside, where all columns live, and the two edges, often empty.
+    """
 
     FIRST = auto()
     LAST = auto()
-    LEFT = auto()
-    LEFT_LOW = auto()
-    LEFT_HIGH = auto()
-    RIGHT = auto()
-    RIGHT_LOW = auto()
-    RIGHT_HIGH = auto()
+    LOW = auto()
+    HIGH = auto()
 
 
 @unique

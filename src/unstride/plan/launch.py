@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import prod
 
 from unstride.plan.direct import DirectPlan
-from unstride.plan.job import NOWHERE, Job, Outer, Panel, VRange, XRange
+from unstride.plan.job import Job, Outer, Panel, VRange
 from unstride.plan.machine import Machine
 from unstride.plan.phases import AxisPhases, Phase, Tap
 from unstride.problem import Problem
@@ -19,6 +19,7 @@ from unstride.problem import Problem
 __all__ = ["Launch", "plan_launch"]
 
 _STRIP_BYTES = 240 * 1024
+_NOWHERE = (0, 0, 0, 0)
 _ROW = AxisPhases(1, 1, (Phase(0, (Tap(0, 0),)),))  # the missing row axis of a 1D case
 
 
@@ -220,35 +221,28 @@ class _Builder:
     def _x_range(self, class_index: int, start: int, columns: int) -> list[int]:
         """Where a column block lives; a merged block may hang over the row's ends at one position on either side."""
         c = self.plan.classes[class_index]
-        values = dict.fromkeys(XRange, NOWHERE)
         if self.plan.through_strip or not self.plan.merged:
             residues = range(c.first_phase, c.first_phase + c.phases)
             spans = [self.x.positions(r, c.taps.taps, reach=self.prefill) for r in residues]
             alive = [(low, high) for low, high in spans if high > low]
-            values[XRange.FIRST] = min((low for low, _ in alive), default=0)
-            values[XRange.LAST] = max((high for _, high in alive), default=0)
-            return [values[field] for field in XRange]
+            first = min((low for low, _ in alive), default=0)
+            last = max((high for _, high in alive), default=0)
+            return [first, last, 0, columns, *_NOWHERE, *_NOWHERE]
         channels = self.plan.result_channels
         pitch, row = self.x.phases.result_step * channels, self.x.result_size * channels
         base = (c.first_phase - self.x.begin) * channels + start  # the block's first element at position 0
-
-        def window(p: int) -> tuple[int, int]:
-            return max(0, -base - p * pitch), min(columns, row - base - p * pitch)
-
         low, high = -((base + columns - 1) // pitch), (row - 1 - base) // pitch + 1
         first, last = -(base // pitch), (row - columns - base) // pitch + 1
         if self.prefill:
             near, far = self.x.reach(c.taps.taps)
             low, high, first, last = max(low, near), min(high, far), max(first, near), min(last, far)
         last = max(first, last)
-        values[XRange.FIRST], values[XRange.LAST] = first, last
         edges = [p for p in range(low, min(high, low + 1)) if p < first]
         edges += [p for p in range(max(low, high - 1), high) if p >= last and p not in edges]
-        names = ((XRange.LEFT, XRange.LEFT_LOW, XRange.LEFT_HIGH), (XRange.RIGHT, XRange.RIGHT_LOW, XRange.RIGHT_HIGH))
-        for p, (at, begin, end) in zip(edges, names, strict=False):
-            values[at] = p
-            values[begin], values[end] = window(p)
-        return [values[field] for field in XRange]
+        windows = [
+            (p, p + 1, max(0, -base - p * pitch), min(columns, row - base - p * pitch)) for p in edges
+        ] + [_NOWHERE] * (2 - len(edges))
+        return [first, last, 0, columns, *windows[0], *windows[1]]
 
     def _v_table(self) -> list[int]:
         table: list[int] = []
