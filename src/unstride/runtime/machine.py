@@ -28,8 +28,8 @@ def host() -> Machine:
 
 def usable_cores() -> int:
     """Cores this process may use now: the affinity mask, and the CPU quota of its control group if that is smaller."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(allowed, _quota_cores() or allowed))
+    allowed, quota = len(os.sched_getaffinity(0)), _quota_cores()
+    return allowed if quota is None or quota > allowed else quota
 
 
 @cache

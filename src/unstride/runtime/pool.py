@@ -77,7 +77,7 @@ def current_threads() -> int:
     The innermost `threads` block decides, else `set_threads`, else `UNSTRIDE_NUM_THREADS`, else the cores this process
     may use.
     """
-    return _scoped.get() or _chosen or _from_environment() or min(usable_cores(), MAX_THREADS)
+    return _scoped.get() or _chosen or _from_environment() or usable_cores()
 
 
 @cache
