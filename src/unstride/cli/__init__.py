@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Sequence
 from typing import NoReturn
 
+from unstride import __version__
 from unstride.errors import UnstrideError
 
 __all__ = ["main"]
@@ -65,9 +66,7 @@ def _dispatch(arguments: list[str]) -> int:
     parser.add_argument("--version", action="store_true", help="print the version")
     if not arguments or arguments[0].startswith("-"):
         if parser.parse_args(arguments).version:
-            from importlib.metadata import version
-
-            print(f"unstride {version('unstride')}")
+            print(f"unstride {__version__}")
         else:
             parser.print_help()
         return 0

@@ -16,6 +16,8 @@ from unstride.vectors.worker import drawn_problem
 
 __all__ = ["Finding", "examine"]
 
+# -P: a file in the working directory must not pose as an engine
+_COMMAND = [sys.executable, "-P", "-m", "unstride.vectors.worker"]
 _START_LIMIT_S = 120.0  # importing an engine may take long on a busy machine
 
 
@@ -50,8 +52,7 @@ def examine(engine: str, seed: int, indices: Sequence[int], time_limit: float) -
 
 class _Worker:
     def __init__(self, engine: str, seed: int) -> None:
-        # -P: a file in the working directory must not pose as an engine
-        command = [sys.executable, "-P", "-m", "unstride.vectors.worker", engine, str(seed)]
+        command = [*_COMMAND, engine, str(seed)]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
         self.process = subprocess.Popen(command, **pipes)  # type: ignore[call-overload]
         self.answered = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from math import isqrt
 from random import Random
 from typing import Any
@@ -79,9 +79,10 @@ def _vector(dialect: str, rules: str, index: int, seed: int, dtype: str) -> Vect
 
 
 def _draw(dialect: str, rules: str, index: int, seed: int, dtype: str) -> tuple[Call, Resolution]:
-    """A case for the probe whose turn it is; a probe that the dialect cannot show gives its turn away."""
+    """A case for the probe whose turn it is."""
     rng = Random(f"{dialect} {rules} {seed} {index}")
-    wanted = PROBES[index % len(PROBES)]
+    reachable = _reachable(dialect, rules)
+    wanted = reachable[index % len(reachable)]
     spare = None
     for _ in range(_ATTEMPTS):
         call = as_written(random_call(rng, dialect, rules, dtypes=(dtype,), max_elements=1500, max_macs=60_000))
@@ -95,6 +96,15 @@ def _draw(dialect: str, rules: str, index: int, seed: int, dtype: str) -> tuple[
             break
     assert spare is not None, "some drawn case is never empty"
     return spare
+
+
+@cache
+def _reachable(dialect: str, rules: str) -> tuple[Probe, ...]:
+    """The probes that random calls of a dialect can show at all."""
+    rng = Random(f"{dialect} {rules}")
+    calls = [random_call(rng, dialect, rules) for _ in range(_ATTEMPTS)]
+    facts = [facts_of(call, call.resolve()) for call in calls]
+    return tuple(probe for probe in PROBES if any(map(probe.holds, facts)))
 
 
 def _is_telling(call: Call, problem: Problem) -> bool:
