@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import product
 from typing import NamedTuple
 
@@ -74,20 +75,26 @@ def _busiest(axis: Axis, track: Track) -> int | None:
     return max(inside, key=lambda f: (len(axis.taps(f)), -abs(f - middle))) - axis.begin
 
 
-def _grid_numbers(
-    pen: Drawing, plane: _Plane, shift: tuple[int, int] = (0, 0), limits: tuple[int, int] | None = None
-) -> None:
-    """Indices along the top and the left border, and dots where indices are missing."""
+def _grid_numbers(pen: Drawing, plane: _Plane, number: Callable[[int, int], int | None]) -> None:
+    """`number(axis, index)` along the top and the left border, and dots where indices are missing."""
     for axis, track in enumerate(plane):
         for index, at in track.places():
-            number = index - shift[axis]
-            if limits is None or 0 <= number < limits[axis]:
+            shown = number(axis, index)
+            if shown is not None:
                 x, y = (plane.columns.start - 12, at + 17) if axis == 0 else (at + _CELL / 2, plane.rows.start - 7)
-                pen.text(x, y, fit(str(number), 4), "us-mid us-mono us-tiny us-soft")
+                pen.text(x, y, fit(str(shown), 4), "us-mid us-mono us-tiny us-soft")
         for at, _ in track.gaps():
             for _, other in (plane.columns if axis == 0 else plane.rows).places():
                 x, y = (other, at) if axis == 0 else (at, other)
                 pen.text(x + _CELL / 2, y + 17, "⋮" if axis == 0 else "⋯", "us-mid us-soft us-tiny")
+
+
+def _tap_number(axis: Axis, place: int) -> int | None:
+    return None if place % axis.dilation else place // axis.dilation
+
+
+def _output_number(axis: Axis, position: int) -> int | None:
+    return position - axis.begin if axis.begin <= position < axis.stop else None
 
 
 def _heading(pen: Drawing, plane: _Plane, name: str, detail: str) -> None:
@@ -100,7 +107,7 @@ def _draw_inputs(
 ) -> None:
     gather = problem.direction == "gather"
     _heading(pen, plane, "result x" if gather else "input x", sizes(axis.x for axis in axes))
-    _grid_numbers(pen, plane)
+    _grid_numbers(pen, plane, lambda _, index: index)
     used = set() if gather or not chosen else _sources(axes, chosen)
     colour = _phase_of(axes, chosen) if used and chosen else ""
     for (r, y), (c, x) in product(plane.rows.places(), plane.columns.places()):
@@ -123,7 +130,7 @@ def _phase_of(axes: tuple[Axis, ...], chosen: tuple[int, ...]) -> str:
 def _draw_kernel(pen: Drawing, axes: tuple[Axis, ...], plane: _Plane, chosen: tuple[int, ...] | None) -> None:
     """The taps at their dilated places, coloured by the phase they serve; those of the chosen output ringed."""
     _heading(pen, plane, "kernel w", sizes(axis.kernel for axis in axes))
-    _grid_numbers(pen, plane)
+    _grid_numbers(pen, plane, lambda n, place: _tap_number(axes[n], place))
     used = set() if chosen is None else set(product(*(a.taps(o + a.begin) for a, o in zip(axes, chosen, strict=True))))
     for (r, y), (c, x) in product(plane.rows.places(), plane.columns.places()):
         (kh, hole_h), (kw, hole_w) = divmod(r, axes[0].dilation), divmod(c, axes[1].dilation)
@@ -140,10 +147,9 @@ def _draw_field(
     pen: Drawing, problem: Problem, axes: tuple[Axis, ...], plane: _Plane, chosen: tuple[int, ...] | None
 ) -> None:
     gather = problem.direction == "gather"
-    limits = (axes[0].y, axes[1].y)
-    detail = f"{sizes(limits)}, the number in a cell counts the products it is in"
+    detail = f"{sizes(axis.y for axis in axes)}, the number in a cell counts the products it is in"
     _heading(pen, plane, "data y" if gather else "output y", detail)
-    _grid_numbers(pen, plane, (axes[0].begin, axes[1].begin), limits)
+    _grid_numbers(pen, plane, lambda n, position: _output_number(axes[n], position))
     shown = [[len(axis.taps(f)) for f, _ in track.places()] for axis, track in zip(axes, plane, strict=True)]
     most = max(shown[0], default=1) * max(shown[1], default=1) or 1
     for (r, y), (c, x) in product(plane.rows.places(), plane.columns.places()):

@@ -51,9 +51,30 @@ def svg(source: Problem | HasProblem) -> str:
     bottom = draw_line(pen, problem, axes[0], 64) if len(axes) == 1 else draw_plane(pen, problem, axes[-2:], 64)
     bottom = _phase_panel(pen, problem, axes[-2:], bottom + 34)
     bottom = _channel_panel(pen, problem, bottom + 30)
+    bottom = _legend(pen, problem, bottom + 22)
     for n, note in enumerate(shown_part(problem, LINE_POSITIONS if len(axes) == 1 else PLANE_POSITIONS)):
         pen.text(0, bottom + 26 + 18 * n, note, "us-small us-soft")
     return pen.render(title, description)
+
+
+def _legend(pen: Drawing, problem: Problem, top: float) -> float:
+    """What the marks mean, in one line."""
+    gather = problem.direction == "gather"
+    marks = (
+        ("us-crop", "outside the data, read as zero" if gather else "reached by taps, cropped"),
+        ("us-zero", "data that no tap reads" if gather else "no tap reaches it: zero"),
+        ("us-pick", "one result and its products" if gather else "one output and its products"),
+        *(
+            (("us-pick us-stamp", "what one result covers" if gather else "what one input covers"),)
+            * (problem.rank > 1)
+        ),
+    )
+    x = 0.0
+    for name, words in marks:
+        pen.rect(x + 1, top, 13, 13, name, round_=3)
+        pen.text(x + 22, top + 11, words, "us-small us-soft")
+        x += 46 + 6.3 * len(words)
+    return top + 16
 
 
 def _phase_panel(pen: Drawing, problem: Problem, axes: tuple[Axis, ...], top: float) -> float:
