@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -100,15 +100,14 @@ class Operator:
         """(groups, ci, co, kernel, filter_layout) of a filter of this shape."""
         raise NotImplementedError
 
-    def _wanted(self, given: object, batch: int, channels: int, rank: int) -> tuple[int, ...] | None:
+    def _wanted(self, given: tuple[int, ...] | None, batch: int, channels: int, rank: int) -> tuple[int, ...] | None:
         """The spatial sizes that the caller asks for, or None."""
         if given is None:
             return None
-        sizes = read.shape("output_shape", given)
-        if len(sizes) != rank:
+        if len(given) != rank:
             fix = f"pass {rank} sizes without batch and channels"
             raise ShapeError("output_shape", given, f"holds the {rank} spatial sizes only", fix)
-        return sizes
+        return given
 
     def _refuse_output_shape(self, given: object) -> None:
         """For operators whose documents know no such input."""
@@ -144,6 +143,17 @@ class Operator:
         dtype: str = "f32",
     ) -> Resolution:
         """What this operator computes for these shapes, by which rule, and what the other rule set would say."""
+        shapes = read.shape(self._data_name, data_shape), read.shape("filter", filter_shape)
+        wanted = None if output_shape is None else read.shape("output_shape", output_shape)
+        return _resolved(self, *shapes, wanted, read.dtype(dtype))
+
+    def _resolve(
+        self,
+        data_shape: tuple[int, ...],
+        filter_shape: tuple[int, ...],
+        output_shape: tuple[int, ...] | None,
+        dtype: str,
+    ) -> Resolution:
         structure = self.structure(filter_shape, dtype)
         batch, spatial = self._read_data(data_shape, structure)
         result_channels = structure.groups * (structure.co if self._direction == "scatter" else structure.ci)
@@ -264,9 +274,9 @@ class Operator:
 
     # -- the steps of resolve ---------------------------------------------------------------------------------------
 
-    def _read_data(self, data_shape: Sequence[int], structure: Structure) -> tuple[int, tuple[int, ...]]:
+    def _read_data(self, shape: tuple[int, ...], structure: Structure) -> tuple[int, tuple[int, ...]]:
         """(batch, spatial sizes) after checking rank and channels against the filter."""
-        name, shape = self._data_name, read.shape(self._data_name, data_shape)
+        name = self._data_name
         if len(shape) != structure.rank + 2:
             rule = f"needs rank {structure.rank + 2} for a filter with {structure.rank} spatial axes"
             raise ShapeError(name, shape, rule, "add the batch axis, or pass the filter of this rank")
@@ -326,6 +336,18 @@ class Operator:
             return None
         advice = f"; choose with rules='spec' or rules='runtime' (now {chosen!r})" if chosen else ""
         return f"{type(self).__name__}: " + "; ".join(reasons) + advice
+
+
+@lru_cache(maxsize=1024)
+def _resolved(
+    operator: Operator,
+    data_shape: tuple[int, ...],
+    filter_shape: tuple[int, ...],
+    output_shape: tuple[int, ...] | None,
+    dtype: str,
+) -> Resolution:
+    """Calls repeat themselves; operators are frozen and equal by value, so an answer can be kept."""
+    return operator._resolve(data_shape, filter_shape, output_shape, dtype)
 
 
 def canonical_filter_layout(layout: str, groups: int, ci: int, co: int, kernel: tuple[int, ...]) -> str:

@@ -73,7 +73,7 @@ class ConvTranspose(Operator):
             raise ShapeError("groups", self.groups, f"must divide the {shape[0]} input channels of the filter {shape}")
         return self.groups, shape[0] // self.groups, shape[1], shape[2:], "GIOX"
 
-    def _wanted(self, given: object, batch: int, channels: int, rank: int) -> None:
+    def _wanted(self, given: tuple[int, ...] | None, batch: int, channels: int, rank: int) -> None:
         self._refuse_output_shape(given)
 
 

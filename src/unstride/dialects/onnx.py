@@ -161,7 +161,7 @@ class ConvTranspose(Operator):
             raise ShapeError("kernel_shape", self.kernel_shape, f"differs from the filter's {tuple(kernel)}", fix)
         return self.group, channels // self.group, co, tuple(kernel), "GIOX"
 
-    def _wanted(self, given: object, batch: int, channels: int, rank: int) -> tuple[int, ...] | None:
+    def _wanted(self, given: tuple[int, ...] | None, batch: int, channels: int, rank: int) -> tuple[int, ...] | None:
         self._refuse_output_shape(given)
         if self.output_shape is None:
             return None
