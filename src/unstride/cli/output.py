@@ -61,10 +61,9 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], styles: Sequ
     if console is None:
         print("\n".join(_plain(columns, rows)))
         return
-    from rich import box
     from rich.table import Table
 
-    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold cyan")
+    grid = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold cyan")
     for column in columns:
         grid.add_column(column.name, justify="right" if column.number else "left", overflow="fold")
     for index, row in enumerate(rows):

@@ -196,15 +196,16 @@ def _compare(problem: Any, data: Any, weights: Any, bias: Any, result: Any) -> t
 
 
 def _print(outcomes: list[Outcome], checked: bool) -> None:
-    columns = [Column(name) for name in ("layer", "data", "result", "window", "rule", "algorithm")]
+    columns = [Column(name) for name in ("layer", "type", "data", "result", "window", "rule", "algorithm")]
     columns += [Column(name, number=True) for name in ("ms", "GFLOP/s")]
-    columns += [Column("error / bound", number=True), Column("")] if checked else []
+    columns += [Column("error and bound")] if checked else []
     rows = []
     for o in outcomes:
-        rows.append([o.layer, f"{sizes(o.data)} {o.dtype}", sizes(o.result), o.window, o.rule, o.algorithm])
+        rule = o.rule.split(".", 1)[-1]  # the dialect is the file's
+        rows.append([o.layer, o.dtype, sizes(o.data), sizes(o.result), o.window, rule, o.algorithm])
         rows[-1] += [f"{o.milliseconds:.3f}", f"{o.gflops:.1f}"]
         if checked:
-            rows[-1] += [f"{o.error:.1e} / {o.bound:.1e}", "ok" if o.passed else "FAILED"]
+            rows[-1].append(f"{o.error:.1e} {'<=' if o.passed else 'FAILED >'} {o.bound:.1e}")
     table(columns, rows, ["" if o.passed else "bold red" for o in outcomes])
     for o in outcomes:
         if o.remark:

@@ -11,6 +11,7 @@ examples:
 from __future__ import annotations
 
 import argparse
+from itertools import groupby
 from typing import Any
 
 from unstride.cli.call import Call, add_arguments, read_calls
@@ -56,16 +57,15 @@ def print_call(call: Call) -> None:
 
 
 def window_text(problem: Any) -> str:
-    """The window as slices of the full extent; axes that are alike are said once.
+    """The window of each axis as a slice of its full extent; neighbours that are alike are said once.
 
     >>> from unstride.problem import Problem
-    >>> window_text(Problem.parse("scatter f32 NCX GIOX n1 g1 i1 o1 x4x4 k3x3 s2x2 d1x1 b1x1 y8x8"))
-    '1:9 of 9 on each axis'
+    >>> window_text(Problem.parse("scatter f32 NCX GIOX n1 g1 i1 o1 x4x5x5 k3x3x3 s2x2x2 d1x1x1 b1x1x1 y8x9x9"))
+    '1:9/9 1:10/11 (2x)'
     """
-    parts = [f"{b}:{b + y} of {full}" for b, y, full in zip(problem.begin, problem.y, problem.full, strict=True)]
-    if len(parts) > 1 and len(set(parts)) == 1:
-        return f"{parts[0]} on each axis"
-    return ", ".join(parts)
+    parts = [f"{b}:{b + y}/{full}" for b, y, full in zip(problem.begin, problem.y, problem.full, strict=True)]
+    runs = [(part, len(list(same))) for part, same in groupby(parts)]
+    return " ".join(f"{part} ({count}x)" if count > 1 else part for part, count in runs)
 
 
 def comparison(call: Call) -> tuple[Any, ...]:
@@ -143,6 +143,7 @@ def _print_list(calls: list[Call]) -> None:
         rows[-1] += [resolution.rules if resolution.other_rules else "-", other if resolution.other_rules else "-"]
     names = ("layer", "data", "filter", "result", "window", "rules", "other rules")
     table([Column(name) for name in names], rows)
+    note("window 4:804/808: positions 4 to 803 of the 808 that the kernel reaches")
     for call in calls:
         if call.remark:
             note(call.remark)
