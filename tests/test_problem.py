@@ -86,6 +86,11 @@ def test_macs_counts_the_products_that_reach_the_result() -> None:
         assert p.macs == p.batch * p.groups * p.ci * p.co * pairs
 
 
+def test_macs_of_a_huge_kernel_are_counted_at_once() -> None:
+    huge = Problem.parse(f"scatter f32 NCX GIOX n1 g1 i1 o1 x3 k{2**31 - 1} s1000 d1 b0 y{2**31 - 1}")
+    assert huge.macs == 3 * (2**31 - 1) - 1000 - 2000
+
+
 def test_structure_is_the_case_without_sizes() -> None:
     small, large = (Problem.parse(LINE.replace("x224x224", text)) for text in ("x5x6", "x7x8"))
     assert small.structure == large.structure

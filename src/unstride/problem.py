@@ -5,9 +5,9 @@ Per spatial axis, with X the small side, Y the large side, K the kernel, s the s
     scatter:  F[f] = sum over (i, k) with i*s + k*d == f of x[i] * w[k];   y[o] = F[o + begin],  o in [0, Y)
     gather:   x[i] = sum over k of y[i*s + k*d - begin] * w[k],            y = 0 outside [0, Y)
 
-`scatter` reads `[N, G*ci, X...]` and writes `[N, G*co, Y...]`; `gather`, its adjoint, reads the large side and writes the
-small one with the same weights `[G, ci, co, K...]`. Everything that pads, auto_pad, output_padding and output_shape
-can say has become `begin` and `Y` here. Below this file there are no strings to parse, no None and no dialects.
+`scatter` reads `[N, G*ci, X...]` and writes `[N, G*co, Y...]`; `gather`, its adjoint, reads the large side and writes
+the small one with the same weights `[G, ci, co, K...]`. Everything that pads, auto_pad, output_padding and
+output_shape can say has become `begin` and `Y` here. Below this file there are no strings to parse, no None and no dialects.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ class Structure:
 class Problem:
     """One transposed convolution (or its adjoint), fully resolved.
 
-    >>> p = Problem("scatter", "f32", "NCX", "GIOX", 1, 1, 20, 10, (224, 224), (3, 3), (2, 2), (1, 1), (1, 1), (447, 447))
+    >>> axes = (224, 224), (3, 3), (2, 2), (1, 1), (1, 1), (447, 447)
+    >>> p = Problem("scatter", "f32", "NCX", "GIOX", 1, 1, 20, 10, *axes)
     >>> str(p)
     'scatter f32 NCX GIOX n1 g1 i20 o10 x224x224 k3x3 s2x2 d1x1 b1x1 y447x447'
     >>> Problem.parse(str(p)) == p
@@ -162,12 +163,8 @@ class Problem:
     @cached_property
     def macs(self) -> int:
         """Multiply-accumulates that reach the result: what any exact method needs, holes and crop not counted."""
-        pairs = prod(
-            sum(_taps_in_window(x, s, k * d - b, y) for k in range(kernel))
-            for x, kernel, s, d, b, y in zip(
-                self.x, self.kernel, self.stride, self.dilation, self.begin, self.y, strict=True
-            )
-        )
+        axes = zip(self.x, self.kernel, self.stride, self.dilation, self.begin, self.y, strict=True)
+        pairs = prod(_pairs_below(b + y, *axis) - _pairs_below(b, *axis) for *axis, b, y in axes)
         return self.batch * self.groups * self.ci * self.co * pairs
 
     @property
@@ -213,11 +210,25 @@ class Problem:
         return cls(direction.lower(), dtype.lower(), *layouts, n, g, i, o, x, k, s, d, b, y)
 
 
-def _taps_in_window(x: int, stride: int, shift: int, y: int) -> int:
-    """How many i in [0, x) have i*stride + shift in [0, y)."""
-    low = max(0, -(shift // stride))
-    high = min(x - 1, (y - 1 - shift) // stride)
-    return max(0, high - low + 1)
+def _pairs_below(limit: int, x: int, kernel: int, stride: int, dilation: int) -> int:
+    """How many (i, k) with i < x and k < kernel have i*stride + k*dilation < limit; fast for any sizes."""
+    # taps [0, whole) meet every i, taps [whole, some) meet ceil((limit - k*dilation) / stride) of them, the rest none
+    whole = min(kernel, max(0, (limit - (x - 1) * stride - 1) // dilation + 1))
+    some = min(kernel, max(0, (limit - 1) // dilation + 1))
+    rest = some - whole
+    last = limit - (some - 1) * dilation - 1
+    return whole * x + (_floor_sum(rest, stride, dilation, last) + rest if rest > 0 else 0)
+
+
+def _floor_sum(n: int, m: int, a: int, b: int) -> int:
+    """The sum of (a*i + b) // m over i in [0, n), in as many steps as Euclid's algorithm takes."""
+    total = 0
+    while True:
+        total += (n - 1) * n // 2 * (a // m) + n * (b // m)
+        top = (a % m) * n + b % m
+        if top < m:
+            return total
+        (n, b), a, m = divmod(top, m), m, a % m
 
 
 def _check_choice(field: str, value: object, choices: tuple[str, ...]) -> None:

@@ -226,7 +226,7 @@ class Operator:
         from unstride.runtime import buffers, execute
 
         weights = buffers.as_input(filter, "filter")
-        dtype = buffers.dtype_name(weights)
+        dtype = buffers.dtype_name(weights, "filter")
         structure = self.structure(weights.shape, dtype)
         options: dict[str, Any] = {
             "activation": read.activation(activation),
@@ -241,8 +241,8 @@ class Operator:
         from unstride.runtime import buffers, execute
 
         values, weights = buffers.as_input(data, self._data_name), buffers.as_input(filter, "filter")
-        dtype = buffers.dtype_name(values)
-        if buffers.dtype_name(weights) != dtype:
+        dtype = buffers.dtype_name(values, self._data_name)
+        if buffers.dtype_name(weights, "filter") != dtype:
             given = (dtype, buffers.dtype_name(weights))
             raise DTypeError("filter", given, f"{self._data_name} and filter must have one type", "convert one of them")
         resolution = self.resolve(values.shape, weights.shape, output_shape, dtype)
@@ -268,7 +268,7 @@ class Operator:
         channels = structure.groups * (structure.co if self._direction == "scatter" else structure.ci)
         if values.shape != (channels,):
             raise ShapeError("bias", values.shape, f"needs one value for each of the {channels} channels of the result")
-        if buffers.dtype_name(values) != structure.dtype:
+        if buffers.dtype_name(values, "bias") != structure.dtype:
             raise DTypeError("bias", buffers.dtype_name(values), f"must have the filter's type {structure.dtype}")
         return values
 
