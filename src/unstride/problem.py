@@ -7,7 +7,8 @@ Per spatial axis, with X the small side, Y the large side, K the kernel, s the s
 
 `scatter` reads `[N, G*ci, X...]` and writes `[N, G*co, Y...]`; `gather`, its adjoint, reads the large side and writes
 the small one with the same weights `[G, ci, co, K...]`. Everything that pads, auto_pad, output_padding and
-output_shape can say has become `begin` and `Y` here. Below this file there are no strings to parse, no None and no dialects.
+output_shape can say has become `begin` and `Y` here. Below this file there are no strings to parse, no None and no
+dialects.
 """
 
 from __future__ import annotations
