@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from math import prod
 from random import Random
 
-from unstride.problem import DATA_LAYOUTS, FILTER_LAYOUTS, Problem
+from unstride.problem import DATA_LAYOUTS, DTYPE_BYTES, FILTER_LAYOUTS, Problem
 
 __all__ = ["Case", "draw"]
 
 SLOPE = 0.25  # a power of two: leaky_relu stays exact on integers
 MAX_ELEMENTS = 60_000
 MAX_MACS = 1_500_000
-EXACT_ACTIVATIONS = ("none", "none", "none", "relu", "leaky_relu")
-ALL_ACTIVATIONS = ("none", "none", "relu", "leaky_relu", "tanh", "sigmoid")
+EXACT_ACTIVATIONS = ("none", "leaky_relu", "none", "relu", "none", "none")
+ALL_ACTIVATIONS = ("none", "leaky_relu", "tanh", "relu", "none", "sigmoid")
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,11 @@ _PLANES = _Style((2, 2, 3), (1, 2), (3, 7, 14, 20, 31), (1, 2, 3, 4), (1, 2, 2),
 _STYLES = (_CORNERS, _CORNERS, _CORNERS, _TILES, _TILES, _LINES, _DEEP, _PLANES)
 
 
-def draw(rng: Random, *, activations: tuple[str, ...] = EXACT_ACTIVATIONS) -> Case:
-    """Any case of the lattice that is small enough to check."""
+def draw(rng: Random, *, activations: tuple[str, ...] = EXACT_ACTIVATIONS, few_kernels: bool = False) -> Case:
+    """Any case of the lattice that is small enough to check.
+
+    `few_kernels` ties the activation to element type and layout, so that a short run need not compile every family.
+    """
     while True:
         problem = _problem(rng, rng.choice(_STYLES))
         elements = max(prod(shape) for shape in (problem.data_shape, problem.filter_shape, problem.result_shape))
@@ -75,7 +78,10 @@ def draw(rng: Random, *, activations: tuple[str, ...] = EXACT_ACTIVATIONS) -> Ca
             break
     l2_bytes = rng.choice((0, 0, 512, 2048, 8192, 40_000))
     threads = rng.choice((1, 1, 2, 3, 7))
-    return Case(problem, rng.choice(activations), rng.random() < 0.5, threads, l2_bytes, rng.randrange(10**6))
+    activation = rng.choice(activations)
+    if few_kernels:
+        activation = activations[2 * list(DTYPE_BYTES).index(problem.dtype) % 5 + (problem.data_layout == "NCX")]
+    return Case(problem, activation, rng.random() < 0.5, threads, l2_bytes, rng.randrange(10**6))
 
 
 def _problem(rng: Random, style: _Style) -> Problem:

@@ -97,10 +97,10 @@ def variants(case: Case) -> Iterator[tuple[str, Case, bool]]:
             yield f"{'end' if at_end else 'start'} {threads} threads", replace(case, threads=threads), at_end
 
 
-def work(first: int, last: int, seed: int, progress: Path) -> int:
+def work(first: int, last: int, seed: int, few_kernels: bool, progress: Path) -> int:
     """The child's part: cases [first, last). Prints one line for each wrong result."""
     room, wrong = Room(), 0
-    for index, case in enumerate(cases(last, seed)):
+    for index, case in enumerate(cases(last, seed, few_kernels=few_kernels)):
         if index < first:
             continue
         for name, variant, at_end in variants(case):
@@ -111,20 +111,20 @@ def work(first: int, last: int, seed: int, progress: Path) -> int:
     return 1 if wrong else 0
 
 
-def survey(problems: int, seed: int) -> Iterator[str]:
+def survey(problems: int, seed: int, *, few_kernels: bool = False) -> Iterator[str]:
     """One line for each wrong result and each death."""
     with tempfile.TemporaryDirectory() as folder:
         progress, first = Path(folder, "progress"), 0
         while first < problems:
             last = min(first + _CHUNK, problems)
             options = [f"--first={first}", f"--last={last}", f"--seed={seed}", f"--progress={progress}"]
-            child = _child(options)
+            child = _child([*options, "--few-kernels"] if few_kernels else options)
             yield from child.stdout.splitlines()
             if child.returncode in (0, 1) and not child.stderr.strip():
                 first = last
                 continue
             at, _, name = progress.read_text().partition(" ")
-            case = list(cases(int(at) + 1, seed))[-1]
+            case = list(cases(int(at) + 1, seed, few_kernels=few_kernels))[-1]
             yield f"{case} {name}: exit {child.returncode} {child.stderr.strip()[-300:]}"
             first = int(at) + 1
 
@@ -179,6 +179,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--problems", type=int, default=5000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--few-kernels", action="store_true", help="tie the activation to type and layout")
     parser.add_argument("--first", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--last", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--progress", type=Path, help=argparse.SUPPRESS)
@@ -187,9 +188,9 @@ def main() -> int:
     if options.plant:
         return run_planted(options.plant, options.first or 0)
     if options.progress:
-        return work(options.first, options.last, options.seed, options.progress)
+        return work(options.first, options.last, options.seed, options.few_kernels, options.progress)
     start, faults = time.perf_counter(), 0
-    for line in survey(options.problems, options.seed):
+    for line in survey(options.problems, options.seed, few_kernels=options.few_kernels):
         faults += 1
         print(f"  {line}", flush=True)
     runs = options.problems * 2 * len(THREADS)

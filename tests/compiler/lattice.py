@@ -18,18 +18,20 @@ from tests.compiler.judge import check_exact, check_real
 from unstride.runtime.machine import host
 
 
-def cases(count: int, seed: int, *, real: bool = False) -> Iterator[Case]:
+def cases(count: int, seed: int, *, real: bool = False, few_kernels: bool = False) -> Iterator[Case]:
     """`count` cases, the same for the same seed."""
     rng = Random(f"{'real' if real else 'exact'} {seed}")
     activations = ALL_ACTIVATIONS if real else EXACT_ACTIVATIONS
     for _ in range(count):
-        yield draw(rng, activations=activations)
+        yield draw(rng, activations=activations, few_kernels=few_kernels)
 
 
-def failures(count: int, seed: int, *, real: bool = False, kinds: Counter[str] | None = None) -> Iterator[str]:
+def failures(
+    count: int, seed: int, *, real: bool = False, few_kernels: bool = False, kinds: Counter[str] | None = None
+) -> Iterator[str]:
     """One line for each case that fails."""
     check = check_real if real else check_exact
-    for case in cases(count, seed, real=real):
+    for case in cases(count, seed, real=real, few_kernels=few_kernels):
         if kinds is not None:
             kinds[f"{case.problem.direction} {case.problem.data_layout} {case.problem.dtype}"] += 1
         try:
@@ -45,6 +47,7 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=20_000, help="integer-valued cases, threshold 0")
     parser.add_argument("--real", type=int, default=0, help="real-valued cases, inside the bound")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--few-kernels", action="store_true", help="tie the activation to type and layout")
     parser.add_argument("--case", help="one line that failed")
     options = parser.parse_args()
     if options.case:
@@ -55,7 +58,7 @@ def main() -> int:
     failed = 0
     for real, count in ((False, options.cases), (True, options.real)):
         start, kinds = time.perf_counter(), Counter[str]()
-        for line in failures(count, options.seed, real=real, kinds=kinds):
+        for line in failures(count, options.seed, real=real, few_kernels=options.few_kernels, kinds=kinds):
             failed += 1
             print(f"  {line}", flush=True)
         seconds = time.perf_counter() - start

@@ -23,12 +23,12 @@ SPECIALS = (np.nan, np.inf, -np.inf)
 _MOST = 150  # elements of data and filter together
 
 
-def problems(count: int, seed: int) -> Iterator[Case]:
+def problems(count: int, seed: int, *, few_kernels: bool = False) -> Iterator[Case]:
     """Cases small enough to try every position."""
     rng = Random(f"nonfinite {seed}")
     found = 0
     while found < count:
-        case = draw(rng)
+        case = draw(rng, few_kernels=few_kernels)
         p = case.problem
         if 0 < prod(p.data_shape) + prod(p.filter_shape) <= _MOST and 0 < prod(p.result_shape) <= 400:
             found += 1

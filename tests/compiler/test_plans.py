@@ -1,0 +1,119 @@
+"""Plans are pure: any machine can be asked about, none is touched."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from math import prod
+
+import pytest
+
+from tests.compiler.lattice import cases
+from unstride.bench.layers import as_variant, workloads
+from unstride.explain.plan import Peak, dump, explain_plan
+from unstride.plan.direct import plan_direct
+from unstride.plan.job import Panel
+from unstride.plan.launch import plan_launch
+from unstride.plan.machine import AVX2, AVX512, ISAS, NEON, SSE2, Machine
+from unstride.problem import Problem
+
+MACHINES = [Machine(SSE2, 1), Machine(AVX2, 2), Machine(AVX512, 64, 48 * 1024, 2**21), Machine(NEON, 64)]
+BIG = Problem.parse("scatter f32 NXC GIOX n8 g1 i128 o64 x56x56 k4x4 s2x2 d1x1 b1x1 y112x112")
+
+
+def test_planning_needs_neither_numpy_nor_llvm() -> None:
+    code = (
+        "import sys; from unstride.plan.direct import plan_direct; from unstride.plan.launch import plan_launch;"
+        "from unstride.plan.machine import AVX512, Machine; from unstride.problem import Problem;"
+        f"p = Problem.parse({str(BIG)!r}); plan = plan_direct(p.structure, AVX512);"
+        "plan_launch(plan, p, Machine(AVX512, 64), 64);"
+        "assert not {'numpy', 'llvmlite'} & set(sys.modules) - ALLOWED, sorted(sys.modules)"
+    )
+    # the package's __init__ may bring NumPy; the planner's own modules may not
+    allowed = "ALLOWED = set(); import unstride; ALLOWED = {'numpy'} & set(sys.modules); "
+    subprocess.run([sys.executable, "-c", "import sys; " + allowed + code], check=True)
+
+
+@pytest.mark.parametrize("machine", MACHINES, ids=lambda m: f"{m.isa.name}-{m.cores}")
+def test_a_plan_is_a_function_of_its_arguments(machine: Machine) -> None:
+    for case in cases(60, 21):
+        p = case.problem
+        first, second = (plan_direct(p.structure, machine.isa) for _ in range(2))
+        assert first == second
+        launches = [plan_launch(plan, p, machine, machine.cores) for plan in (first, second)]
+        assert launches[0] == launches[1]
+
+
+@pytest.mark.parametrize("machine", MACHINES, ids=lambda m: f"{m.isa.name}-{m.cores}")
+def test_every_weight_is_packed_exactly_once(machine: Machine) -> None:
+    for case in cases(120, 22):
+        s = case.problem.structure
+        plan = plan_direct(s, machine.isa)
+        packed = [
+            (source.group, *step[:-1], step[-1] + shift, channel)
+            for source in plan.sources
+            for step in source.steps
+            for shift, channel in source.columns
+        ]
+        columns = s.groups if plan.depthwise else plan.result_channels * s.groups
+        assert len(packed) == len(set(packed)) == columns * prod(s.kernel), str(case)
+        assert max(panel[Panel.COLUMNS] for panel in plan.panels) <= plan.tile.columns
+
+
+@pytest.mark.parametrize("isa", ISAS.values(), ids=lambda isa: isa.name)
+def test_a_tile_leaves_registers_for_its_operands(isa) -> None:
+    for depthwise in (False, True):
+        structure = Problem.parse(
+            f"scatter f32 NXC GIOX n1 g{64 if depthwise else 1} i{1 if depthwise else 64} o{1 if depthwise else 64} "
+            "x8 k3 s1 d1 b0 y10"
+        ).structure
+        tile = plan_direct(structure, isa).tile
+        assert tile.rows * tile.vectors + tile.vectors + 1 <= isa.registers
+        assert tile.lanes * 4 == isa.vector_bytes
+
+
+@pytest.mark.parametrize("cores", [1, 2, 16, 64])
+def test_big_work_keeps_every_core_busy(cores: int) -> None:
+    machine = Machine(AVX512, cores, l2_bytes=2**21)
+    for layout in ("NXC", "NCX"):
+        problem = Problem.parse(str(BIG).replace("NXC", layout))
+        launch = plan_launch(plan_direct(problem.structure, AVX512), problem, machine, cores)
+        assert launch.tasks >= cores
+        rounds = -(-launch.tasks // cores)
+        assert launch.tasks / (rounds * cores) > 0.75
+
+
+def test_scratch_of_every_workload_is_at_most_16_mib() -> None:
+    for layer in workloads():
+        for direction, layout, machine in (
+            ("scatter", "NCX", Machine(AVX512, 2, l2_bytes=2**21)),
+            ("gather", "NXC", MACHINES[1]),
+        ):
+            problem = as_variant(layer, direction=direction, dtype="f64", layout=layout).problem
+            launch = plan_launch(plan_direct(problem.structure, machine.isa), problem, machine, machine.cores)
+            used = max(1, min(launch.threads, launch.tasks))
+            assert launch.scratch_per_slot * used <= 16 * 2**20, f"{layer.name} {problem}"
+
+
+def test_explanation_names_what_was_decided() -> None:
+    text = explain_plan(BIG, Machine(AVX512, 64, l2_bytes=2**21), 64, Peak(1e12, 1e10, "measured"))
+    for part in (
+        "direct on avx512",
+        "tile 14 rows x 32 columns",
+        "axis 1:",
+        "tasks for 64 threads",
+        "scratch",
+        "(measured)",
+    ):
+        assert part in text
+    assert f"roofline {1e3 * BIG.flops / 1e12:.3g} ms, bound by arithmetic" in text
+
+
+def test_a_dump_shows_every_difference() -> None:
+    plan = plan_direct(BIG.structure, AVX2)
+    assert dump(plan) == dump(plan_direct(BIG.structure, AVX2))
+    for isa in (AVX512, NEON):
+        assert dump(plan_direct(BIG.structure, isa)) != dump(plan)
+    machine = Machine(AVX2, 2)
+    launches = {dump(plan, plan_launch(plan, BIG, machine, threads)) for threads in (1, 2, 7)}
+    assert len(launches) == 3
