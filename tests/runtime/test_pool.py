@@ -223,8 +223,12 @@ def test_workers_stay_where_the_process_may_run(child: object) -> None:
         workers = set(os.listdir("/proc/self/task")) - before
         one = {min(os.sched_getaffinity(0))}
         os.sched_setaffinity(0, one)
-        launch()
-        print(len(workers), all(os.sched_getaffinity(int(tid)) == one for tid in workers), (words == 2).all())
+        for turn in range(2, 100):
+            launch()
+            moved = all(os.sched_getaffinity(int(tid)) == one for tid in workers)
+            if moved:
+                break
+        print(len(workers), moved, (words == turn).all())
         """
     )
     assert out == "2 True True"

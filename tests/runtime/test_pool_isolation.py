@@ -71,8 +71,9 @@ def test_handlers_that_return_do_not_disturb_a_job(child: object) -> None:
                 inner = np.zeros(16, np.int64)
                 pool.parallel(tasks()["count"], address(inner), 16, 2)   # a job inside a job
                 assert (inner == 1).all()
+                signal.setitimer(signal.ITIMER_REAL, 0.01)
             signal.signal(signal.SIGALRM, handler)
-            signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
+            signal.setitimer(signal.ITIMER_REAL, 0.01)
             words[0] = 300_000
             work()
             signal.setitimer(signal.ITIMER_REAL, 0)

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from time import time
+from typing import Any
 
 __all__ = ["CacheInfo", "CacheWarning", "cache_info", "clear_cache", "load", "store"]
 
@@ -66,7 +67,7 @@ class _State:
 
 
 _state = _State()
-memory: dict[str, object] = {}
+memory: dict[str, Any] = {}
 """Libraries loaded by this process, by key; `runtime.engine` fills it."""
 
 

@@ -43,8 +43,8 @@ class Loaded:
 
 # --- kernels --------------------------------------------------------------------------------------------------------
 
-_flight_lock = threading.Lock()
-_flights: dict[str, threading.Event] = {}
+# One lock per kernel: who comes second waits. Re-entrant, because a signal handler may ask for the kernel being made.
+_locks: dict[str, threading.RLock] = {}
 
 
 def kernel_library(
@@ -58,31 +58,15 @@ def kernel_library(
     """
     start = perf_counter()
     full_key = f"{isa.name} {key}"
-    known = _claimed(full_key)
-    if known is not None:
-        return replace(known, origin="memory", milliseconds=1e3 * (perf_counter() - start))
-    try:
-        addresses, origin = _made(full_key, build_ir, isa, symbols, externals)
-        loaded = Loaded(addresses, origin, 1e3 * (perf_counter() - start))
-        store.memory[full_key] = loaded
-        return loaded
-    finally:
-        with _flight_lock:
-            _flights.pop(full_key).set()
-
-
-def _claimed(key: str) -> Loaded | None:
-    """The kernel if it is loaded already; None if the caller is now the one to make it. Waits for whoever is at it."""
-    while True:
-        with _flight_lock:
-            known = store.memory.get(key)
-            if isinstance(known, Loaded):
-                return known
-            flight = _flights.get(key)
-            if flight is None:
-                _flights[key] = threading.Event()
-                return None
-        flight.wait()  # if that thread fails, the next round makes this one try
+    if full_key not in store.memory:
+        with _locks.setdefault(full_key, threading.RLock()):
+            if full_key not in store.memory:
+                addresses, origin = _made(full_key, build_ir, isa, symbols, externals)
+                made = Loaded(addresses, origin, 1e3 * (perf_counter() - start))
+                store.memory[full_key] = made
+                return made
+    known: Loaded = store.memory[full_key]
+    return replace(known, origin="memory", milliseconds=1e3 * (perf_counter() - start))
 
 
 def _made(
@@ -250,11 +234,4 @@ def _hold_over_fork(binding_lock: contextlib.AbstractContextManager[Any]) -> Non
     os.register_at_fork(before=before, after_in_parent=after, after_in_child=after)
 
 
-def _after_fork_in_child() -> None:
-    """What other threads were making is nobody's work here."""
-    global _flight_lock
-    _flight_lock = threading.Lock()
-    _flights.clear()
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)
+os.register_at_fork(after_in_child=_locks.clear)  # their owners do not exist in the child

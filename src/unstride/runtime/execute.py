@@ -37,7 +37,7 @@ def run(
     """The result of one case; every operand is a NumPy array that fits the problem. Weights are packed at each call."""
     inputs = [array for array in (data, filter, bias) if array is not None]
     result = buffers.result_buffer(problem.result_shape, problem.dtype, out, inputs)
-    weights = _packed(problem.structure, filter, bias, activation)
+    weights = _packed(problem.structure, filter, bias, activation, accuracy, keep=False)
     _compute(weights, problem, data, result, threads or pool.current_threads())
     return result
 
@@ -81,20 +81,21 @@ class Layer:
         self._resolve = resolve
         self._threads = threads
         self._dtype = buffers.numpy_dtype(structure.dtype)
-        self._weights = _packed(structure, filter, bias, activation)
+        self._weights = _packed(structure, filter, bias, activation, accuracy, keep=True)
         self._resolved: dict[Any, tuple[Problem, str | None]] = {}
         program = self._weights.program
-        plan = program.plan
+        kernel, plan = program.preferred, program.plan
+        chosen = kernel.winograd or plan
         self.info = LayerInfo(
-            algorithm=plan.algorithm,
-            reason=plan.reason,
-            compiled=program.loaded.origin,
-            compile_ms=program.loaded.milliseconds,
+            algorithm=chosen.algorithm,
+            reason=chosen.reason,
+            compiled=kernel.loaded.origin,
+            compile_ms=kernel.loaded.milliseconds,
             threads=threads,
             accuracy=accuracy,
             tile=(plan.tile.rows, plan.tile.columns),
             phases=plan.phase_count,
-            packed_bytes=int(self._weights.packed.nbytes),
+            packed_bytes=self._weights.packed_bytes,
         )
 
     def __call__(self, data: Any, output_shape: Any = None, out: Any = None) -> Any:
@@ -130,9 +131,12 @@ class Layer:
         return found
 
 
-def _packed(structure: Structure, filter: Any, bias: Any, activation: Activation) -> Weights:
+def _packed(
+    structure: Structure, filter: Any, bias: Any, activation: Activation, accuracy: str, *, keep: bool
+) -> Weights:
     kind, slope = activation if isinstance(activation, tuple) else (activation or "none", 0.0)
-    return pack(structure, host(), buffers.contiguous(filter), bias, kind, float(slope))
+    weights = buffers.contiguous(filter)
+    return pack(structure, host(), weights, bias, kind, float(slope), accuracy, keep=keep)
 
 
 def _compute(weights: Weights, problem: Problem, data: Any, result: Any, threads: int) -> None:

@@ -15,6 +15,7 @@ from unstride.errors import SizeLimitError
 from unstride.plan.direct import DirectPlan
 from unstride.plan.job import Pack, PackPanel, Panel
 from unstride.plan.machine import ISA
+from unstride.plan.winograd import WinogradPlan
 from unstride.runtime import buffers, engine, pool
 
 __all__ = ["Packer"]
@@ -23,8 +24,9 @@ __all__ = ["Packer"]
 class Packer:
     """Packs the weights of one plan; made once, used at every eager call."""
 
-    def __init__(self, plan: DirectPlan) -> None:
+    def __init__(self, plan: DirectPlan, winograd: WinogradPlan | None = None, task: int | None = None) -> None:
         self.plan = plan
+        self._elements = winograd.packed_elements if winograd else plan.packed_elements
         structure = plan.structure
         strides = _axis_strides(structure.filter_layout, structure.filter_shape, structure.rank)
         scatter = structure.direction == "scatter"
@@ -36,8 +38,10 @@ class Packer:
         steps = _Interned()
         columns = _Interned()
         panels: list[int] = []
-        for panel, source in zip(plan.panels, plan.sources, strict=True):
-            step_offsets = tuple(sum(k * s for k, s in zip(step, kernel_strides, strict=True)) for step in source.steps)
+        for panel, source in zip(winograd.panels if winograd else plan.panels, plan.sources, strict=True):
+            step_offsets: tuple[int, ...] = tuple(sum(k * s for k, s in zip(step, kernel_strides, strict=True)) for step in source.steps)
+            if winograd:
+                step_offsets = _with_missing(step_offsets, panel, winograd)
             column_offsets = tuple(shift * kernel_strides[-1] + c * column_stride for shift, c in source.columns)
             fields = {
                 PackPanel.PACKED: panel[Panel.WEIGHTS],
@@ -50,13 +54,13 @@ class Packer:
             }
             panels += [fields[f] for f in PackPanel]
         self._tables = [np.array(table or [0], np.int64) for table in (panels, steps.values, columns.values)]
-        self._task = _code(structure.dtype, plan.isa)
+        self._task = task or _code(structure.dtype, plan.isa)
 
     def pack(self, weights: NDArray[Any]) -> tuple[NDArray[Any], bool]:
         """The packed weights, and whether every one of them is finite. `weights` is contiguous."""
         plan = self.plan
         compute = np.float64 if plan.structure.dtype == "f64" else np.float32
-        packed = aligned_empty(plan.packed_elements, compute)
+        packed = aligned_empty(self._elements, compute)
         not_finite = np.zeros(len(plan.panels), np.int64)
         job = np.zeros(len(Pack), np.int64)
         job[Pack.SOURCE], job[Pack.PACKED] = buffers.address(weights), buffers.address(packed)
@@ -64,9 +68,21 @@ class Packer:
         job[Pack.NOT_FINITE] = buffers.address(not_finite)
         job[Pack.CHANNELS] = 1 if plan.depthwise else plan.reduce_channels
         job[Pack.CHANNEL_STRIDE] = self._channel_stride
-        threads = pool.current_threads() if plan.packed_elements > 50_000 else 1
+        threads = pool.current_threads() if self._elements > 50_000 else 1
         pool.parallel(self._task, buffers.address(job), len(plan.panels), min(threads, len(plan.panels)))
         return packed, not not_finite.any()
+
+
+def _with_missing(steps: tuple[int, ...], panel: tuple[int, ...], plan: WinogradPlan) -> tuple[int, ...]:
+    """A full block of taps for every outer tap: -1 where this phase lacks its first row or column of taps."""
+    rows, columns = plan.v.taps - panel[Panel.SHORT_V], plan.x.taps - panel[Panel.SHORT_X]
+    result: list[int] = []
+    for first in range(0, len(steps), rows * columns):
+        result += [-1] * (panel[Panel.SHORT_V] * plan.x.taps)
+        for row in range(rows):
+            start = first + row * columns
+            result += [-1] * panel[Panel.SHORT_X] + list(steps[start : start + columns])
+    return tuple(result)
 
 
 class _Interned:

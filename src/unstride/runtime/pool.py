@@ -137,13 +137,13 @@ class _Pool:
         isa = host().isa
         library = kernel_library("pool", lambda: code.pool_ir(isa), isa, code.SYMBOLS, externals=code.EXTERNALS)
         native = library.addresses
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # a signal handler may launch, too
         self.workers = 0
         self.handles: list[int] = []
         self.page = _control_page()
         self.worker = native["worker"]
         self.stop = ctypes.CFUNCTYPE(None)(native["stop"])
-        ctypes.CFUNCTYPE(None, ctypes.c_size_t)(native["attach"])(self.page)
+        self.attach = ctypes.CFUNCTYPE(None, ctypes.c_size_t)(native["attach"])
         self.launch_releasing: Launch = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(native["launch"])
         self.launch_holding: Launch = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(native["launch"])
 
@@ -171,13 +171,13 @@ class _Pool:
     def begin_again(self) -> None:
         """In a forked child: no thread exists here and the page is clean."""
         ctypes.memset(self.page, 0, code.PAGE_BYTES)
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
         self.workers = 0
         self.handles.clear()
 
 
 _pool: _Pool | None = None
-_start_lock = threading.Lock()
+_start_lock = threading.RLock()
 _main_thread = threading.main_thread().ident
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -187,8 +187,10 @@ def _start() -> _Pool:
     with _start_lock:
         if _pool is None:
             pool = _Pool()
-            atexit.register(pool.shut_down)
-            _pool = pool
+            if _pool is None:  # no signal handler started one meanwhile
+                pool.attach(pool.page)
+                atexit.register(pool.shut_down)
+                _pool = pool
     return _pool
 
 
@@ -240,7 +242,7 @@ def _signals_blocked() -> Iterator[None]:
 
 def _after_fork_in_child() -> None:
     global _start_lock, _main_thread
-    _start_lock = threading.Lock()
+    _start_lock = threading.RLock()
     _main_thread = threading.get_ident()
     if _pool is not None:
         _pool.begin_again()
