@@ -15,14 +15,14 @@ from tests.compiler.lattice import cases
 from tests.isolation.neon.emulated import MACHINE, Emulator
 
 
-def failures(count: int, seed: int) -> Iterator[str]:
+def failures(count: int, seed: int, *, few_kernels: bool = False) -> Iterator[str]:
     """One line for each case whose emulated result is not the reference's, bit for bit."""
     with (
         tempfile.TemporaryDirectory() as folder,
         Emulator(Path(folder)).installed(),
         mock.patch.object(judge, "host", return_value=MACHINE),
     ):
-        for case in cases(count, seed):
+        for case in cases(count, seed, few_kernels=few_kernels):
             if wrong := judge.check_exact(case):
                 yield f"{case}: {wrong}"
 

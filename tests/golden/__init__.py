@@ -1,0 +1,1 @@
+"""Plans and generated code as they were: a refactor shows here that it changed neither."""
