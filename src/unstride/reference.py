@@ -9,6 +9,7 @@ multiplied, so 0*inf cannot appear where the definition has no product.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from math import gcd, prod
 from typing import Any
@@ -19,7 +20,7 @@ import numpy.typing as npt
 
 from unstride.problem import Problem
 
-__all__ = ["error_bound", "longest_sum", "magnitude", "reference", "rounded"]
+__all__ = ["error_bound", "filter_gradient_reference", "longest_sum", "magnitude", "reference", "rounded"]
 
 Array = npt.NDArray[Any]
 Float64 = npt.NDArray[np.float64]
@@ -54,6 +55,28 @@ def reference(problem: Problem, data: Array, filter: Array, bias: Array | None =
             values = np.asarray(bias).astype(np.float64).reshape(problem.groups, channels)
             result += values.reshape(problem.groups, channels, *(1,) * (1 + problem.rank))
     return _channels_together(problem, result)
+
+
+def filter_gradient_reference(problem: Problem, small: Array, large: Array) -> Float64:
+    """The exact gradient by the weights, in float64 and in problem.filter_shape.
+
+    w[k] = sum over i of small[i] * large[i*s + k*d - begin], for every i that reads from [0, Y).
+    """
+    apart = [_channels_apart(replace(problem, direction=d), a) for d, a in (("scatter", small), ("gather", large))]
+    result = np.zeros((*problem.kernel, problem.groups, problem.ci, problem.co))
+    with np.errstate(all="ignore"):
+        for tap in product(*map(range, problem.kernel)):
+            reach = [_reach(problem, axis, k) for axis, k in enumerate(tap)]
+            if all(len(near) for near, _ in reach):
+                small_side: tuple[Any, ...] = (..., *(slice(i.start, i.stop) for i, _ in reach))
+                large_side: tuple[Any, ...] = (..., *(slice(o.start, o.stop, o.step) for _, o in reach))
+                pair = apart[0][small_side], apart[1][large_side]
+                flat = (values.reshape(*values.shape[:2], -1) for values in pair)
+                result[tap] = np.einsum("gip,gop->gio", *flat)
+    letters = "".join(letter if letter != "X" else "x" * problem.rank for letter in problem.filter_layout)
+    kernel_axes = iter(range(problem.rank))
+    order = [next(kernel_axes) if letter == "x" else problem.rank + "GIO".index(letter) for letter in letters]
+    return np.ascontiguousarray(result.transpose(order))
 
 
 def magnitude(problem: Problem, data: Array, filter: Array, bias: Array | None = None) -> Float64:

@@ -356,10 +356,7 @@ class _Planner:
                     Block.TAPS: taps,
                     Block.SUMS: sums,
                     Block.SUMS_SIZE: taps * a * known[a, b][Block.PITCH],
-                    Block.RESULT: group * stride_g
-                    + tap * self.x.kernel * stride_t
-                    + a0 * stride_a
-                    + b0 * stride_b,
+                    Block.RESULT: group * stride_g + tap * self.x.kernel * stride_t + a0 * stride_a + b0 * stride_b,
                 }
                 sums += fields[Block.SUMS_SIZE]
                 blocks.append([fields[f] for f in Block])
