@@ -46,7 +46,9 @@ def _expm1(e: Emitter, x: Any) -> Any:
     typ, lanes = x.type, x.type.count
     # The added constant pushes the fraction out of the mantissa: a rounding to an integer without a library call.
     magic = constant(typ, 6755399441055744.0 if double else 12582912.0)
-    ln2_high, ln2_low = (0.693147180369123816490, 1.90821492927058770002e-10) if double else (0.693359375, -2.12194440e-4)
+    ln2_high, ln2_low = (
+        (0.693147180369123816490, 1.90821492927058770002e-10) if double else (0.693359375, -2.12194440e-4)
+    )
     shifted = e.b.fadd(e.b.fmul(x, constant(typ, 1.4426950408889634)), magic)
     n = e.b.fsub(shifted, magic)
     r = e.b.fsub(e.b.fsub(x, e.b.fmul(n, constant(typ, ln2_high))), e.b.fmul(n, constant(typ, ln2_low)))

@@ -15,14 +15,14 @@ from typing import Any
 
 from llvmlite import ir
 
+from unstride.codegen.box import Box
 from unstride.codegen.emit import I64, PTR, VOID, Emitter, Int, Ptr
 from unstride.codegen.numbers import Numbers
-from unstride.codegen.strips import emit_copy, emit_transpose, emit_zero
 from unstride.codegen.tile import TileArgs, TileFamily, TileKind
 from unstride.plan.direct import DirectPlan
-from unstride.plan.job import X_RANGES, Job, Outer, Panel, VRange, XRange
+from unstride.plan.job import X_RANGES, Job, Panel, VRange, XRange
 
-__all__ = ["DirectFamily"]
+__all__ = ["DirectFamily", "call_tile"]
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,7 @@ class DirectFamily:
     @classmethod
     def of(cls, plan: DirectPlan, activation: str) -> DirectFamily:
         dtype, layout = plan.structure.dtype, plan.structure.data_layout
-        return cls(
-            dtype, plan.isa.name, layout == "NCX", plan.depthwise, activation, plan.tile.rows, plan.tile.vectors
-        )
+        return cls(dtype, plan.isa.name, layout == "NCX", plan.depthwise, activation, plan.tile.rows, plan.tile.vectors)
 
     @property
     def key(self) -> str:
@@ -59,7 +57,11 @@ class DirectFamily:
         module = ir.Module(name=self.key)
         module.triple = numbers.isa.triple
         kind = TileKind(
-            self.depthwise, self.activation, self.channel_major, _row_counts(self.rows), tuple(range(1, self.vectors + 1))
+            self.depthwise,
+            self.activation,
+            self.channel_major,
+            _row_counts(self.rows),
+            tuple(range(1, self.vectors + 1)),
         )
         TileFamily(module, numbers, kind).emit()
         _Driver(module, numbers, self).emit()
@@ -71,143 +73,35 @@ def _row_counts(most: int) -> tuple[int, ...]:
     return tuple(range(1, most + 1)) if most <= 8 else (1, 2, 4, 8, 11, most)
 
 
-class _Driver:
+class _Driver(Box):
     def __init__(self, module: Any, numbers: Numbers, family: DirectFamily) -> None:
-        self.numbers, self.family = numbers, family
-        self.zero = emit_zero(module, numbers)
-        self.copy = emit_copy(module, numbers)
-        if family.channel_major:
-            self.gather = emit_transpose(module, "transpose_in", numbers, widen=True)
-            self.scatter = emit_transpose(module, "transpose_out", numbers, widen=False)
-        self.e = Emitter(module, "run", [PTR, I64, I64])
-        self.job = self.e.arg_ptr(0, I64)
-        self.plan = self.e.ptr(self.get(Job.PLAN), I64)
-        self.sizes = self.e.ptr(self.get(Job.SIZES), I64)
-
-    def get(self, field: Job) -> Int:
-        return self.job.int(field)
+        super().__init__(module, numbers, channel_major=family.channel_major)
+        self.family = family
 
     def emit(self) -> None:
         e = self.e
-        self._decode(e.arg_int(1))
-        scratch = self.get(Job.SCRATCH) + e.arg_int(2) * self.get(Job.SCRATCH_PER_SLOT)
-        self.strip = e.ptr(scratch + self.get(Job.OFFSET_STRIP), self.numbers.computed)
-        self.out = e.ptr(scratch + self.get(Job.OFFSET_OUT), self.numbers.computed)
-        self.planes_alive = e.ptr(scratch + self.get(Job.OFFSET_TAPS), I64)
-        self.taps = self.planes_alive + self.get(Job.PLANE_COUNT)
-        self._geometry()
-        self._fill()
-        self.tile_args = e.stack(I64, TileArgs.COUNT)
-        self.tile_args.store(TileArgs.TAPS, e.b.ptrtoint(self.taps.value, I64))
-        self.tile_args.store(TileArgs.SLOPE_BITS, self.get(Job.SLOPE_BITS))
-        blocks = self.sizes + self.get(Job.PANEL_BLOCKS)
-        for index in e.range(blocks.int(self.panel_block), blocks.int(self.panel_block + 1)):
-            self._panel(self.plan + self.get(Job.PANELS) + index * len(Panel))
+        flags = self.get(Job.FLAGS)
+        chosen = e.var(1)
+        with e.when(flags.differs(0)):
+            chosen.set(e.ptr(flags, I64).int(e.arg_int(1)))
+        with e.when(chosen.get().differs(0)):
+            self.geometry()
+            self.fill()
+            self.tile_args = e.stack(I64, TileArgs.COUNT)
+            self.tile_args.store(TileArgs.TAPS, e.b.ptrtoint(self.taps.value, I64))
+            self.tile_args.store(TileArgs.SLOPE_BITS, self.get(Job.SLOPE_BITS))
+            for panel in self.panels():
+                self._panel(panel)
         e.ret()
-
-    # -- which box this task is
-
-    def _decode(self, task: Int) -> None:
-        e = self.e
-        p_blocks, x_blocks, v_blocks, n_blocks = (
-            self.get(f) for f in (Job.P_BLOCKS, Job.X_BLOCKS, Job.V_BLOCKS, Job.N_BLOCKS)
-        )
-        self.panel_block, rest = task % p_blocks, task // p_blocks
-        x_block, rest = rest % x_blocks, rest // x_blocks
-        v_block, rest = rest % v_blocks, rest // v_blocks
-        n_block, self.outer_index = rest % n_blocks, rest // n_blocks
-        self.x0 = self.get(Job.X_LOW) + x_block * self.get(Job.X_UNIT)
-        self.x1 = e.min(self.x0 + self.get(Job.X_UNIT), self.get(Job.X_HIGH))
-        self.v0 = self.get(Job.V_LOW) + v_block * self.get(Job.V_UNIT)
-        self.v1 = e.min(self.v0 + self.get(Job.V_UNIT), self.get(Job.V_HIGH))
-        self.n0 = n_block * self.get(Job.IMAGES_PER_UNIT)
-        self.images = e.min(self.get(Job.IMAGES_PER_UNIT), self.get(Job.IMAGES) - self.n0)
-
-    def _geometry(self) -> None:
-        """Sizes of the strips, in elements."""
-        self.source_v = self.v0 * self.get(Job.SOURCE_V_STEP) + self.get(Job.SOURCE_V_FIRST)
-        self.source_x = self.x0 * self.get(Job.SOURCE_X_STEP) + self.get(Job.SOURCE_X_FIRST)
-        self.rows = (self.v1 - self.v0 - 1) * self.get(Job.SOURCE_V_STEP) + self.get(Job.SOURCE_V_SPAN)
-        self.columns = (self.x1 - self.x0 - 1) * self.get(Job.SOURCE_X_STEP) + self.get(Job.SOURCE_X_SPAN)
-        self.pixel_pitch = self.get(Job.PIXEL_PITCH)
-        self.row_pitch = self.columns * self.pixel_pitch
-        self.plane_pitch = self.rows * self.row_pitch
-        self.image_pitch = self.get(Job.PLANE_COUNT) * self.plane_pitch
-        self.out_columns = (self.x1 - self.x0) * self.get(Job.RESULT_X_STEP)
-        self.out_rows = (self.v1 - self.v0) * self.get(Job.RESULT_V_STEP)
-
-    # -- filling the strip
-
-    def _fill(self) -> None:
-        e = self.e
-        planes = self.plan + self.get(Job.PLANES)
-        count = self.get(Job.OUTER_COUNT)
-        # Ascending addresses: zeroing may run over into what is filled next, never into what is done.
-        for image in e.range(self.images):
-            source = e.ptr(self.get(Job.SOURCE), self.numbers.stored)
-            source = source + (self.n0 + image) * self.get(Job.SOURCE_N_STRIDE)
-            for plane in e.range(self.get(Job.PLANE_COUNT)):
-                offset, alive = self._outer_offset(planes + plane * count)
-                self.planes_alive.store(plane, alive)
-                with e.when(alive.differs(0)):
-                    target = self.strip + (image * self.image_pitch + plane * self.plane_pitch)
-                    for row in e.range(self.rows):
-                        self._fill_row(target + row * self.row_pitch, source + offset, self.source_v + row)
-
-    def _outer_offset(self, plane: Ptr) -> tuple[Int, Int]:
-        """Source offset of a plane at this task's outer position, and 1 if the plane exists."""
-        e = self.e
-        offset, alive, rest = e.var(0), e.var(1), e.var(self.outer_index)
-        axes = self.sizes + self.get(Job.OUTER_AXES)
-        for i in e.range(self.get(Job.OUTER_COUNT)):
-            axis = axes + i * len(Outer)
-            position = axis.int(Outer.LOW) + rest.get() % axis.int(Outer.COUNT)
-            rest.set(rest.get() // axis.int(Outer.COUNT))
-            at = position * axis.int(Outer.SOURCE_STEP) + axis.int(Outer.SOURCE_SHIFT) + plane.int(i)
-            inside = e.b.and_(at >= 0, at < axis.int(Outer.SOURCE_SIZE))
-            alive.set(e.select(inside, alive.get(), 0))
-            offset.set(offset.get() + at * axis.int(Outer.SOURCE_STRIDE))
-        return offset.get(), alive.get()
-
-    def _fill_row(self, target: Ptr, source: Ptr, v: Int) -> None:
-        e, pitch = self.e, self.pixel_pitch
-        inside = e.b.and_(v >= 0, v < self.get(Job.SOURCE_V_SIZE))
-        with e.either(inside) as (then, otherwise):
-            with otherwise:
-                e.call(self.zero, target, self.row_pitch)
-            with then:
-                left = e.min(e.max(0 - self.source_x, 0), self.columns)
-                right = e.max(e.min(self.get(Job.SOURCE_X_SIZE) - self.source_x, self.columns), left)
-                with e.when(left > 0):
-                    e.call(self.zero, target, left * pitch)
-                with e.when(right > left):
-                    first = v * self.get(Job.SOURCE_V_STRIDE) + (self.source_x + left) * self.get(Job.SOURCE_X_STRIDE)
-                    self._fill_pixels(target + left * pitch, source + first, right - left)
-                with e.when(right < self.columns):
-                    e.call(self.zero, target + right * pitch, (self.columns - right) * pitch)
-
-    def _fill_pixels(self, target: Ptr, source: Ptr, count: Int) -> None:
-        e, channels = self.e, self.get(Job.CHANNELS)
-        if self.family.channel_major:
-            stride = self.get(Job.SOURCE_C_STRIDE)
-            e.call(self.gather, target, self.pixel_pitch, source, stride, channels, count)
-            return
-        with e.either(self.pixel_pitch.equals(channels)) as (then, otherwise):
-            with then:
-                e.call(self.copy, target, source, count * channels)
-            with otherwise:
-                for pixel in e.range(count):
-                    to, start = target + pixel * self.pixel_pitch, source + pixel * self.get(Job.SOURCE_X_STRIDE)
-                    e.call(self.copy, to, start, channels)
 
     # -- panels
 
     def _panel(self, panel: Ptr) -> None:
         e = self.e
-        offset, alive = self._result_offset(panel)
+        offset, alive = self.result_offset(panel)
         with e.when(alive.differs(0)):
-            if self.family.channel_major:
-                self._start_out(panel)
+            if self.channel_major:
+                self.start_out(panel)
             taps = self._list_taps(panel)
             self.tile_args.store(TileArgs.TAP_COUNT, taps)
             self.tile_args.store(TileArgs.RUN, panel.int(Panel.RUN))
@@ -218,28 +112,11 @@ class _Driver:
             x_range = self.sizes + self.get(Job.X_RANGES) + panel.int(Panel.X_RANGE) * (X_RANGES * len(XRange))
             rows = (e.max(v_range.int(VRange.LOW), self.v0), e.min(v_range.int(VRange.HIGH), self.v1))
             place = self._place(panel, v_range.int(VRange.PHASE), offset)
-            for index in e.range(1 if self.family.channel_major else X_RANGES):
+            for index in e.range(1 if self.channel_major else X_RANGES):
                 self._region(panel, place, rows, x_range + index * len(XRange), index)
-            if self.family.channel_major:
+            if self.channel_major:
                 with e.when(panel.int(Panel.FLUSH).differs(0)):
-                    self._flush(panel, offset)
-
-    def _result_offset(self, panel: Ptr) -> tuple[Int, Int]:
-        """Result offset of a panel's outer phase at this task's outer position, and 1 if it is inside the result."""
-        e = self.e
-        offset, alive, rest = e.var(0), e.var(1), e.var(self.outer_index)
-        count = self.get(Job.OUTER_COUNT)
-        phases = self.plan + self.get(Job.OUTER_PHASES) + panel.int(Panel.OUTER_PHASE) * count
-        axes = self.sizes + self.get(Job.OUTER_AXES)
-        for i in e.range(count):
-            axis = axes + i * len(Outer)
-            position = axis.int(Outer.LOW) + rest.get() % axis.int(Outer.COUNT)
-            rest.set(rest.get() // axis.int(Outer.COUNT))
-            at = position * axis.int(Outer.RESULT_STEP) + phases.int(i) - axis.int(Outer.RESULT_BEGIN)
-            inside = e.b.and_(at >= 0, at < axis.int(Outer.RESULT_SIZE))
-            alive.set(e.select(inside, alive.get(), 0))
-            offset.set(offset.get() + at * axis.int(Outer.RESULT_STRIDE))
-        return offset.get(), alive.get()
+                    self.flush(panel, offset)
 
     def _list_taps(self, panel: Ptr) -> Int:
         """Write the (source, weights) offsets of the taps that read something real; returns how many.
@@ -282,7 +159,7 @@ class _Driver:
             self.get(Job.SOURCE_X_STEP) * self.pixel_pitch,
             (self.v0, self.x0),
         )
-        if self.family.channel_major:
+        if self.channel_major:
             width = panel.int(Panel.GROUP_WIDTH)
             row = self.out_columns * width
             result = _Affine(
@@ -327,7 +204,7 @@ class _Driver:
             for done in e.range(0, total, self.family.rows):
                 count = e.min(total - done, self.family.rows)
                 self._list_rows(place, cursor, count)
-                self._call_tile(panel, count)
+                call_tile(e, self.tile_args, panel.int(Panel.VECTORS), count, self.family.vectors)
 
     def _list_rows(self, place: _Place, cursor: _Cursor, count: Int) -> None:
         """Addresses of the tile's rows; the spare rows of a tile that is too tall repeat the last one."""
@@ -343,49 +220,6 @@ class _Driver:
         for m in e.range(count, sizes.int(count)):
             self.tile_args.store(m + TileArgs.SOURCES, last_source)
             self.tile_args.store(m + TileArgs.RESULTS, last_result)
-
-    def _call_tile(self, panel: Ptr, count: Int) -> None:
-        e = self.e
-        vectors = panel.int(Panel.VECTORS)
-        tables = [Ptr(e, e.module.globals[f"tiles_{v}"], PTR) for v in range(1, self.family.vectors + 1)]
-        chosen = tables[0].value
-        for v, table in enumerate(tables[1:], 2):
-            chosen = e.b.select(vectors.equals(v), table.value, chosen)
-        function = Ptr(e, chosen, PTR).load(count)
-        e.b.call(_Callee(function), [self.tile_args.value])
-
-    # -- the out strip
-
-    def _start_out(self, panel: Ptr) -> None:
-        """Where not every element of the out strip will be computed, let it start as the activated bias."""
-        e = self.e
-        with e.when(e.b.and_(panel.int(Panel.START).differs(0), self.get(Job.HOLES).differs(0))):
-            width = panel.int(Panel.GROUP_WIDTH)
-            rest = e.ptr(self.get(Job.REST), self.numbers.computed) + panel.int(Panel.BIAS)
-            for pixel in e.range(self.images * self.out_rows * self.out_columns):
-                line = self.out + pixel * width
-                for column in e.range(width):
-                    line.store(column, rest.load(column))
-
-    def _flush(self, panel: Ptr, offset: Int) -> None:
-        """Transpose the out strip into the result: rows and columns outside the result stay behind."""
-        e = self.e
-        width = panel.int(Panel.FLUSH_WIDTH)
-        x_first = self.x0 * self.get(Job.RESULT_X_STEP) - self.get(Job.RESULT_X_BEGIN)
-        left = e.min(e.max(0 - x_first, 0), self.out_columns)
-        right = e.min(self.get(Job.RESULT_X_SIZE) - x_first, self.out_columns)
-        v_first = self.v0 * self.get(Job.RESULT_V_STEP) - self.get(Job.RESULT_V_BEGIN)
-        c_stride = self.get(Job.RESULT_C_STRIDE)
-        result = e.ptr(self.get(Job.RESULT), self.numbers.stored) + offset
-        result = result + panel.int(Panel.FLUSH_CHANNEL) * c_stride + (x_first + left) * self.get(Job.RESULT_X_STRIDE)
-        with e.when(right > left):
-            for image in e.range(self.images):
-                for row in e.range(self.out_rows):
-                    v = v_first + row
-                    with e.when(e.b.and_(v >= 0, v < self.get(Job.RESULT_V_SIZE))):
-                        at = (self.n0 + image) * self.get(Job.RESULT_N_STRIDE) + v * self.get(Job.RESULT_V_STRIDE)
-                        start = ((image * self.out_rows + row) * self.out_columns + left) * width
-                        e.call(self.scatter, result + at, c_stride, self.out + start, width, right - left, width)
 
 
 @dataclass(frozen=True)
@@ -430,6 +264,15 @@ class _Cursor:
         image_done = v.equals(self.v_end)
         self.v.set(e.select(image_done, self.v_first, v))
         self.image.set(e.select(image_done, self.image.get() + 1, self.image.get()))
+
+
+def call_tile(e: Emitter, tile_args: Ptr, vectors: Int, count: Int, most_vectors: int) -> None:
+    """Call the tile of this width that holds `count` rows."""
+    tables = [Ptr(e, e.module.globals[f"tiles_{v}"], PTR) for v in range(1, most_vectors + 1)]
+    chosen = tables[0].value
+    for v, table in enumerate(tables[1:], 2):
+        chosen = e.b.select(vectors.equals(v), table.value, chosen)
+    e.b.call(_Callee(Ptr(e, chosen, PTR).load(count)), [tile_args.value])
 
 
 class _Callee:

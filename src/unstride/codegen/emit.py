@@ -20,7 +20,23 @@ from typing import Any
 
 from llvmlite import ir
 
-__all__ = ["F16", "F32", "F64", "I1", "I8", "I16", "I32", "I64", "PTR", "VOID", "Emitter", "Int", "Ptr", "Var", "vector"]
+__all__ = [
+    "F16",
+    "F32",
+    "F64",
+    "I1",
+    "I8",
+    "I16",
+    "I32",
+    "I64",
+    "PTR",
+    "VOID",
+    "Emitter",
+    "Int",
+    "Ptr",
+    "Var",
+    "vector",
+]
 
 I1, I8, I16, I32, I64 = (ir.IntType(bits) for bits in (1, 8, 16, 32, 64))
 F16, F32, F64 = ir.HalfType(), ir.FloatType(), ir.DoubleType()

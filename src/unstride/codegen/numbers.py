@@ -48,7 +48,9 @@ class Numbers:
         if self.stored is self.computed:
             return value
         if self.dtype == "bf16":
-            return e.b.bitcast(e.b.shl(e.b.zext(value, _like(I32, value)), constant(_like(I32, value), 16)), _like(F32, value))
+            return e.b.bitcast(
+                e.b.shl(e.b.zext(value, _like(I32, value)), constant(_like(I32, value), 16)), _like(F32, value)
+            )
         if self.isa.half_conversion:
             return e.b.fpext(value, _like(F32, value))
         return _half_to_float(e, value)

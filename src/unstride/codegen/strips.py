@@ -105,12 +105,8 @@ def transpose_block(e: Emitter, lines: list[Any]) -> list[Any]:
     n = len(lines)
     distance = n // 2
     while distance:
-        low = ir.Constant(
-            ir.VectorType(I32, n), [i if not i & distance else n + i - distance for i in range(n)]
-        )
-        high = ir.Constant(
-            ir.VectorType(I32, n), [i + distance if not i & distance else n + i for i in range(n)]
-        )
+        low = ir.Constant(ir.VectorType(I32, n), [i if not i & distance else n + i - distance for i in range(n)])
+        high = ir.Constant(ir.VectorType(I32, n), [i + distance if not i & distance else n + i for i in range(n)])
         for i in range(n):
             if not i & distance:
                 a, b = lines[i], lines[i + distance]
@@ -118,5 +114,3 @@ def transpose_block(e: Emitter, lines: list[Any]) -> list[Any]:
                 lines[i + distance] = e.b.shuffle_vector(a, b, high)
         distance //= 2
     return lines
-
-

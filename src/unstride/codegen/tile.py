@@ -192,4 +192,3 @@ class _Tile:
 def _pointer_to(function: Any) -> Any:
     """A function as an entry of a constant table."""
     return ir.FormattedConstant(PTR, function.get_reference())
-

@@ -94,20 +94,18 @@ class DirectPlan:
 
 
 def plan_direct(
-    structure: Structure, isa: ISA, *, exact_borders: bool = False, merge: bool = True, pad_pixels: bool = True
+    structure: Structure, isa: ISA, *, exact_borders: bool = False, merge: bool = True
 ) -> DirectPlan:
     """The direct plan of a structure.
 
     `exact_borders` keeps every tap apart, so that a launch can leave out the taps that would read padding: needed
     when the weights hold an infinity or a NaN, which must not meet an implied zero.
     """
-    return _Builder(structure, isa, exact_borders, merge, pad_pixels).build()
+    return _Builder(structure, isa, exact_borders, merge).build()
 
 
 class _Builder:
-    def __init__(
-        self, structure: Structure, isa: ISA, exact_borders: bool, merge: bool, pad_pixels: bool
-    ) -> None:
+    def __init__(self, structure: Structure, isa: ISA, exact_borders: bool, merge: bool) -> None:
         s = self.structure = structure
         self.isa = isa
         scatter = s.direction == "scatter"
@@ -121,7 +119,7 @@ class _Builder:
         self.through_strip = s.data_layout == "NCX"
         self.exact_borders = exact_borders
         self.merged = merge and not self.depthwise and s.groups == 1 and self._merging_pays()
-        self.pixel_pitch = self._pixel_pitch(compute_bytes) if pad_pixels else s.groups * self.reduce
+        self.pixel_pitch = self._pixel_pitch(compute_bytes)
         self.classes = self._classes()
 
     def _merging_pays(self) -> bool:
@@ -282,7 +280,6 @@ class _Builder:
         how = "x-phases merged into columns" if self.merged else "one column block per x-phase"
         longest = max(self._run_taps(c) for c in self.classes) * self.reduce
         return f"{how}; runs of up to {longest} consecutive source elements"
-
 
 
 def _merge_classes(axis: AxisPhases) -> tuple[ColumnClass, ...]:

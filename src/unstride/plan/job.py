@@ -28,6 +28,7 @@ class Job(_Field):
     SOURCE = auto()
     RESULT = auto()
     SCRATCH = auto()
+    FLAGS = auto()  # one integer per task: Winograd sets it for a unit it leaves, direct then runs only those; or 0
     WEIGHTS = auto()
     BIAS = auto()
     REST = auto()  # the padded bias after the activation: what a result without taps is
@@ -94,7 +95,6 @@ class Job(_Field):
     OFFSET_TAPS = auto()
     OFFSET_TRANSFORMED = auto()
     OFFSET_PRODUCTS = auto()
-    FLAGS = auto()  # one integer per task: Winograd sets it for a unit it leaves, direct then runs only those; or 0
     HOLES = auto()  # 1 if the out strip starts as REST, since not every element of it is computed
 
 

@@ -7,19 +7,21 @@ and a block of panels. Nothing here changes the order of any sum, so results do 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from unstride.plan.direct import DirectPlan
 from unstride.plan.job import Job, Outer, Panel, VRange
 from unstride.plan.machine import Machine
 from unstride.plan.phases import AxisPhases, Phase, Tap
+from unstride.plan.winograd import WinogradPlan
 from unstride.problem import Problem
 
-__all__ = ["Launch", "plan_launch"]
+__all__ = ["Launch", "plan_launch", "plan_winograd_launch"]
 
 _STRIP_BYTES = 240 * 1024
 _NOWHERE = (0, 0, 0, 0)
+_FEW_UNITS = 8  # with fewer units than this, Winograd cuts the panels too
 _ROW = AxisPhases(1, 1, (Phase(0, (Tap(0, 0),)),))  # the missing row axis of a 1D case
 
 
@@ -87,6 +89,19 @@ def plan_launch(
     return _Builder(plan, problem, machine, threads, exact_borders).build()
 
 
+def plan_winograd_launch(
+    plan: WinogradPlan, problem: Problem, machine: Machine, threads: int
+) -> tuple[Launch, Launch] | None:
+    """The launch of one problem with Winograd, and the direct one, cut alike, for the units that Winograd leaves.
+
+    None where the map is too small for it to pay. The cut must not depend on the threads: a unit is the
+    grain of the choice between the two kernels, and that choice must not change the result.
+    """
+    builder = _Builder(plan.direct, problem, machine, threads, False)
+    grid = builder.winograd_grid(plan)
+    return None if grid is None else (builder.build_winograd(plan, grid), builder.build(grid))
+
+
 class _Builder:
     def __init__(self, plan: DirectPlan, problem: Problem, machine: Machine, threads: int, exact: bool) -> None:
         self.plan, self.problem, self.machine, self.threads, self.exact = plan, problem, machine, threads, exact
@@ -103,8 +118,62 @@ class _Builder:
         self.outer_hulls = [axis.hull(reach=self.prefill) for axis in self.outer]
         self.outer_positions = prod(high - low for low, high in self.outer_hulls)
 
-    def build(self) -> Launch:
-        grid = self._grid()
+    def build_winograd(self, plan: WinogradPlan, grid: _Grid) -> Launch:
+        """The Winograd launch: the direct one with room for the transformed strip and the products."""
+        base = self.build(grid)
+        tiles = self._tiles(plan, grid)
+        lanes, vectors = plan.direct.tile.lanes, plan.direct.tile.vectors
+        channels = plan.direct.reduce_channels * self.problem.groups
+        row = _round(channels, lanes) + lanes
+        strip_pixels = (
+            grid.images
+            * len(plan.direct.planes)
+            * (-(-grid.v_unit // plan.v.outputs) * plan.v.outputs + plan.v.taps - 1)
+            * (-(-grid.x_unit // plan.x.outputs) * plan.x.outputs + plan.x.taps - 1)
+        )
+        strip = _round((strip_pixels * plan.direct.pixel_pitch + 2 * plan.direct.tile.columns) * self.compute_bytes)
+        out = base.fields[Job.OFFSET_TAPS] - base.fields[Job.OFFSET_OUT]
+        taps = base.scratch_per_slot - base.fields[Job.OFFSET_TAPS]
+        planes = len(plan.direct.planes)
+        transformed = _round(planes * plan.points * (tiles * row + lanes) * self.compute_bytes)
+        products = _round(plan.points * (tiles * vectors * lanes + lanes) * self.compute_bytes)
+        fields = list(base.fields)
+        fields[Job.OFFSET_OUT] = strip
+        fields[Job.OFFSET_TAPS] = strip + out
+        fields[Job.OFFSET_TRANSFORMED] = strip + out + taps
+        fields[Job.OFFSET_PRODUCTS] = strip + out + taps + transformed
+        fields[Job.SCRATCH_PER_SLOT] = total = strip + out + taps + transformed + products
+        return replace(base, fields=tuple(fields), scratch_per_slot=total)
+
+    def _tiles(self, plan: WinogradPlan, grid: _Grid) -> int:
+        return grid.images * -(-grid.v_unit // plan.v.outputs) * -(-grid.x_unit // plan.x.outputs)
+
+    def winograd_grid(self, plan: WinogradPlan) -> _Grid | None:
+        nv, nx = self.v_hull[1] - self.v_hull[0], self.x_hull[1] - self.x_hull[0]
+        batch = self.problem.batch
+        if self.prefill or not nv * nx * batch * self.outer_positions:
+            return None
+        tiles_v, tiles_x = -(-nv // plan.v.outputs), -(-nx // plan.x.outputs)
+        per_image = tiles_v * tiles_x
+        total = batch * per_image * self.outer_positions
+        useful = nv * nx / (tiles_v * plan.v.outputs * tiles_x * plan.x.outputs)
+        if total < 8 or plan.gain * useful < 1.25:
+            return None
+        channels = plan.direct.reduce_channels * self.problem.groups
+        tile_bytes = len(plan.direct.planes) * plan.points * (channels + plan.direct.tile.lanes) * self.compute_bytes
+        most = max(plan.direct.tile.rows, min(112, self.machine.l2_bytes // 2 // tile_bytes))
+        if per_image <= most:
+            images, v_tiles, x_tiles = _even(batch, most // per_image), tiles_v, tiles_x
+        elif tiles_x <= most:
+            images, v_tiles, x_tiles = 1, _even(tiles_v, most // tiles_x), tiles_x
+        else:
+            images, v_tiles, x_tiles = 1, 1, _even(tiles_x, most)
+        units = -(-batch // images) * -(-tiles_v // v_tiles) * -(-tiles_x // x_tiles) * self.outer_positions
+        blocks = self._panel_blocks(-(-_FEW_UNITS // units)) if units < _FEW_UNITS else (len(self.plan.panels),)
+        return _Grid(images, v_tiles * plan.v.outputs, x_tiles * plan.x.outputs, blocks)
+
+    def build(self, grid: _Grid | None = None) -> Launch:
+        grid = grid or self._grid()
         tables = [self._x_table(), self._v_table(), self._outer_table(), self._block_table(grid)]
         starts = [sum(map(len, tables[:i])) for i in range(len(tables))]
         v_blocks, x_blocks = _blocks(self.v_hull, grid.v_unit), _blocks(self.x_hull, grid.x_unit)
@@ -167,7 +236,7 @@ class _Builder:
         if self.threads == 1:
             return _Grid(images, v_unit, x_unit, whole)
         positions = max(1, self.problem.batch * self.outer_positions * nv * nx)
-        blocks = self._panel_blocks() if positions < 128 * self.threads else whole
+        blocks = self._panel_blocks(4 * self.threads) if positions < 128 * self.threads else whole
         if len(blocks) > 1:
             return _Grid(images, v_unit, x_unit, blocks)
         return self._balanced(images, v_unit, x_unit, whole)
@@ -186,12 +255,10 @@ class _Builder:
                 best, best_cost = cut, cost
         return _Grid(*best, whole)
 
-    def _panel_blocks(self) -> tuple[int, ...]:
+    def _panel_blocks(self, most: int) -> tuple[int, ...]:
         """Panels cut into blocks of about equal weight, for layers whose weights outweigh their pixels."""
         ends = self.plan.flush_ends
-        count = min(len(ends), 4 * self.threads)
-        if count < self.threads:
-            return (len(self.plan.panels),)
+        count = min(len(ends), most)
         return tuple(ends[(i + 1) * len(ends) // count - 1] for i in range(count))
 
     def _strip_pixels(self, images: int, v: int, x: int) -> int:
@@ -239,9 +306,9 @@ class _Builder:
         last = max(first, last)
         edges = [p for p in range(low, min(high, low + 1)) if p < first]
         edges += [p for p in range(max(low, high - 1), high) if p >= last and p not in edges]
-        windows = [
-            (p, p + 1, max(0, -base - p * pitch), min(columns, row - base - p * pitch)) for p in edges
-        ] + [_NOWHERE] * (2 - len(edges))
+        windows = [(p, p + 1, max(0, -base - p * pitch), min(columns, row - base - p * pitch)) for p in edges] + [
+            _NOWHERE
+        ] * (2 - len(edges))
         return [first, last, 0, columns, *windows[0], *windows[1]]
 
     def _v_table(self) -> list[int]:
@@ -347,6 +414,12 @@ def _largest(limit: int, fits: object) -> int:
         low, high = (middle, high) if fits(middle) else (low, middle - 1)
     pieces = -(-max(1, limit) // low)
     return -(-max(1, limit) // pieces)
+
+
+def _even(total: int, most: int) -> int:
+    """The largest even share of `total` that is at most `most`."""
+    pieces = -(-total // max(1, most))
+    return -(-total // pieces)
 
 
 def _blocks(hull: tuple[int, int], unit: int) -> int:

@@ -123,7 +123,7 @@ def plan_winograd(structure: Structure, isa: ISA) -> WinogradPlan | None:
     transforms = _transforms(structure)
     if transforms is None:
         return None
-    direct = plan_direct(structure, isa, merge=False, pad_pixels=False)
+    direct = plan_direct(structure, isa, merge=False)
     v, x = transforms
     columns = direct.result_channels * prod(len(axis.phases) for axis in direct.axes[-2:])
     least = 16 if v.size > 1 and x.size > 1 else 128

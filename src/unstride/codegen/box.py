@@ -1,0 +1,198 @@
+"""The box of positions that one task works on: finding it, filling its source strip, flushing its results.
+
+Every kernel family walks the same boxes. A family adds what happens between the filled strip and the stored result.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unstride.codegen.emit import I8, I64, PTR, Emitter, Int, Ptr
+from unstride.codegen.numbers import Numbers
+from unstride.codegen.strips import emit_copy, emit_transpose, emit_zero
+from unstride.plan.job import Job, Outer, Panel
+
+__all__ = ["Box"]
+
+
+class Box:
+    """Emits `run(job, task, slot)` up to the filled strip; subclasses emit the rest."""
+
+    def __init__(self, module: Any, numbers: Numbers, *, channel_major: bool) -> None:
+        self.numbers, self.channel_major = numbers, channel_major
+        self.zero = emit_zero(module, numbers)
+        self.copy = emit_copy(module, numbers)
+        if channel_major:
+            self.gather = emit_transpose(module, "transpose_in", numbers, widen=True)
+            self.scatter = emit_transpose(module, "transpose_out", numbers, widen=False)
+        self.e = Emitter(module, "run", [PTR, I64, I64])
+        self.job = self.e.arg_ptr(0, I64)
+        self.plan = self.e.ptr(self.get(Job.PLAN), I64)
+        self.sizes = self.e.ptr(self.get(Job.SIZES), I64)
+        self._decode(self.e.arg_int(1))
+        scratch = self.get(Job.SCRATCH) + self.e.arg_int(2) * self.get(Job.SCRATCH_PER_SLOT)
+        self.scratch = self.e.ptr(scratch, I64)
+        self.strip = self.scratch_at(Job.OFFSET_STRIP, numbers.computed)
+        self.out = self.scratch_at(Job.OFFSET_OUT, numbers.computed)
+        self.planes_alive = self.scratch_at(Job.OFFSET_TAPS, I64)
+        self.taps = self.planes_alive + self.get(Job.PLANE_COUNT)
+
+    def get(self, field: Job) -> Int:
+        return self.job.int(field)
+
+    def scratch_at(self, field: Job, element: Any) -> Ptr:
+        """A region of this slot's scratch."""
+        return (self.scratch.as_type(I8) + self.get(field)).as_type(element)
+
+    def panels(self) -> Any:
+        """Loop over the panels of this task."""
+        blocks = self.sizes + self.get(Job.PANEL_BLOCKS)
+        for index in self.e.range(blocks.int(self.panel_block), blocks.int(self.panel_block + 1)):
+            yield self.plan + self.get(Job.PANELS) + index * len(Panel)
+
+    # -- which box this task is
+
+    def _decode(self, task: Int) -> None:
+        e = self.e
+        p_blocks, x_blocks, v_blocks, n_blocks = (
+            self.get(f) for f in (Job.P_BLOCKS, Job.X_BLOCKS, Job.V_BLOCKS, Job.N_BLOCKS)
+        )
+        self.panel_block, rest = task % p_blocks, task // p_blocks
+        x_block, rest = rest % x_blocks, rest // x_blocks
+        v_block, rest = rest % v_blocks, rest // v_blocks
+        n_block, self.outer_index = rest % n_blocks, rest // n_blocks
+        self.x0 = self.get(Job.X_LOW) + x_block * self.get(Job.X_UNIT)
+        self.x1 = e.min(self.x0 + self.get(Job.X_UNIT), self.get(Job.X_HIGH))
+        self.v0 = self.get(Job.V_LOW) + v_block * self.get(Job.V_UNIT)
+        self.v1 = e.min(self.v0 + self.get(Job.V_UNIT), self.get(Job.V_HIGH))
+        self.n0 = n_block * self.get(Job.IMAGES_PER_UNIT)
+        self.images = e.min(self.get(Job.IMAGES_PER_UNIT), self.get(Job.IMAGES) - self.n0)
+
+    def geometry(self) -> None:
+        """Sizes of the strips, in elements."""
+        self.source_v = self.v0 * self.get(Job.SOURCE_V_STEP) + self.get(Job.SOURCE_V_FIRST)
+        self.source_x = self.x0 * self.get(Job.SOURCE_X_STEP) + self.get(Job.SOURCE_X_FIRST)
+        self.rows = (self.v1 - self.v0 - 1) * self.get(Job.SOURCE_V_STEP) + self.get(Job.SOURCE_V_SPAN)
+        self.columns = (self.x1 - self.x0 - 1) * self.get(Job.SOURCE_X_STEP) + self.get(Job.SOURCE_X_SPAN)
+        self.pixel_pitch = self.get(Job.PIXEL_PITCH)
+        self.row_pitch = self.columns * self.pixel_pitch
+        self.plane_pitch = self.rows * self.row_pitch
+        self.image_pitch = self.get(Job.PLANE_COUNT) * self.plane_pitch
+        self.out_columns = (self.x1 - self.x0) * self.get(Job.RESULT_X_STEP)
+        self.out_rows = (self.v1 - self.v0) * self.get(Job.RESULT_V_STEP)
+
+    # -- filling the strip
+
+    def fill(self) -> None:
+        e = self.e
+        planes = self.plan + self.get(Job.PLANES)
+        count = self.get(Job.OUTER_COUNT)
+        # Ascending addresses: zeroing may run over into what is filled next, never into what is done.
+        for image in e.range(self.images):
+            source = e.ptr(self.get(Job.SOURCE), self.numbers.stored)
+            source = source + (self.n0 + image) * self.get(Job.SOURCE_N_STRIDE)
+            for plane in e.range(self.get(Job.PLANE_COUNT)):
+                offset, alive = self._outer_offset(planes + plane * count)
+                self.planes_alive.store(plane, alive)
+                with e.when(alive.differs(0)):
+                    target = self.strip + (image * self.image_pitch + plane * self.plane_pitch)
+                    for row in e.range(self.rows):
+                        self._fill_row(target + row * self.row_pitch, source + offset, self.source_v + row)
+
+    def _outer_offset(self, plane: Ptr) -> tuple[Int, Int]:
+        """Source offset of a plane at this task's outer position, and 1 if the plane exists."""
+        e = self.e
+        offset, alive, rest = e.var(0), e.var(1), e.var(self.outer_index)
+        axes = self.sizes + self.get(Job.OUTER_AXES)
+        for i in e.range(self.get(Job.OUTER_COUNT)):
+            axis = axes + i * len(Outer)
+            position = axis.int(Outer.LOW) + rest.get() % axis.int(Outer.COUNT)
+            rest.set(rest.get() // axis.int(Outer.COUNT))
+            at = position * axis.int(Outer.SOURCE_STEP) + axis.int(Outer.SOURCE_SHIFT) + plane.int(i)
+            inside = e.b.and_(at >= 0, at < axis.int(Outer.SOURCE_SIZE))
+            alive.set(e.select(inside, alive.get(), 0))
+            offset.set(offset.get() + at * axis.int(Outer.SOURCE_STRIDE))
+        return offset.get(), alive.get()
+
+    def _fill_row(self, target: Ptr, source: Ptr, v: Int) -> None:
+        e, pitch = self.e, self.pixel_pitch
+        inside = e.b.and_(v >= 0, v < self.get(Job.SOURCE_V_SIZE))
+        with e.either(inside) as (then, otherwise):
+            with otherwise:
+                e.call(self.zero, target, self.row_pitch)
+            with then:
+                left = e.min(e.max(0 - self.source_x, 0), self.columns)
+                right = e.max(e.min(self.get(Job.SOURCE_X_SIZE) - self.source_x, self.columns), left)
+                with e.when(left > 0):
+                    e.call(self.zero, target, left * pitch)
+                with e.when(right > left):
+                    first = v * self.get(Job.SOURCE_V_STRIDE) + (self.source_x + left) * self.get(Job.SOURCE_X_STRIDE)
+                    self._fill_pixels(target + left * pitch, source + first, right - left)
+                with e.when(right < self.columns):
+                    e.call(self.zero, target + right * pitch, (self.columns - right) * pitch)
+
+    def _fill_pixels(self, target: Ptr, source: Ptr, count: Int) -> None:
+        e, channels = self.e, self.get(Job.CHANNELS)
+        if self.channel_major:
+            stride = self.get(Job.SOURCE_C_STRIDE)
+            e.call(self.gather, target, self.pixel_pitch, source, stride, channels, count)
+            return
+        with e.either(self.pixel_pitch.equals(channels)) as (then, otherwise):
+            with then:
+                e.call(self.copy, target, source, count * channels)
+            with otherwise:
+                for pixel in e.range(count):
+                    to, start = target + pixel * self.pixel_pitch, source + pixel * self.get(Job.SOURCE_X_STRIDE)
+                    e.call(self.copy, to, start, channels)
+
+    # -- the result
+
+    def result_offset(self, panel: Ptr) -> tuple[Int, Int]:
+        """Result offset of a panel's outer phase at this task's outer position, and 1 if it is inside the result."""
+        e = self.e
+        offset, alive, rest = e.var(0), e.var(1), e.var(self.outer_index)
+        count = self.get(Job.OUTER_COUNT)
+        phases = self.plan + self.get(Job.OUTER_PHASES) + panel.int(Panel.OUTER_PHASE) * count
+        axes = self.sizes + self.get(Job.OUTER_AXES)
+        for i in e.range(count):
+            axis = axes + i * len(Outer)
+            position = axis.int(Outer.LOW) + rest.get() % axis.int(Outer.COUNT)
+            rest.set(rest.get() // axis.int(Outer.COUNT))
+            at = position * axis.int(Outer.RESULT_STEP) + phases.int(i) - axis.int(Outer.RESULT_BEGIN)
+            inside = e.b.and_(at >= 0, at < axis.int(Outer.RESULT_SIZE))
+            alive.set(e.select(inside, alive.get(), 0))
+            offset.set(offset.get() + at * axis.int(Outer.RESULT_STRIDE))
+        return offset.get(), alive.get()
+
+    # -- the out strip
+
+    def start_out(self, panel: Ptr) -> None:
+        """Where not every element of the out strip will be computed, let it start as the activated bias."""
+        e = self.e
+        with e.when(e.b.and_(panel.int(Panel.START).differs(0), self.get(Job.HOLES).differs(0))):
+            width = panel.int(Panel.GROUP_WIDTH)
+            rest = e.ptr(self.get(Job.REST), self.numbers.computed) + panel.int(Panel.BIAS)
+            for pixel in e.range(self.images * self.out_rows * self.out_columns):
+                line = self.out + pixel * width
+                for column in e.range(width):
+                    line.store(column, rest.load(column))
+
+    def flush(self, panel: Ptr, offset: Int) -> None:
+        """Transpose the out strip into the result: rows and columns outside the result stay behind."""
+        e = self.e
+        width = panel.int(Panel.FLUSH_WIDTH)
+        x_first = self.x0 * self.get(Job.RESULT_X_STEP) - self.get(Job.RESULT_X_BEGIN)
+        left = e.min(e.max(0 - x_first, 0), self.out_columns)
+        right = e.min(self.get(Job.RESULT_X_SIZE) - x_first, self.out_columns)
+        v_first = self.v0 * self.get(Job.RESULT_V_STEP) - self.get(Job.RESULT_V_BEGIN)
+        c_stride = self.get(Job.RESULT_C_STRIDE)
+        result = e.ptr(self.get(Job.RESULT), self.numbers.stored) + offset
+        result = result + panel.int(Panel.FLUSH_CHANNEL) * c_stride + (x_first + left) * self.get(Job.RESULT_X_STRIDE)
+        with e.when(right > left):
+            for image in e.range(self.images):
+                for row in e.range(self.out_rows):
+                    v = v_first + row
+                    with e.when(e.b.and_(v >= 0, v < self.get(Job.RESULT_V_SIZE))):
+                        at = (self.n0 + image) * self.get(Job.RESULT_N_STRIDE) + v * self.get(Job.RESULT_V_STRIDE)
+                        start = ((image * self.out_rows + row) * self.out_columns + left) * width
+                        e.call(self.scatter, result + at, c_stride, self.out + start, width, right - left, width)

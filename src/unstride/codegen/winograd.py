@@ -1,0 +1,420 @@
+"""The Winograd kernels: a box is transformed tile by tile, multiplied point by point, and transformed back.
+
+    strip  ->  V[plane][point][tile][channel]                 input transform, vectors over channels
+    per panel and point:  P[point][tile][column] = V . U      the same inner loop as the direct kernel
+    P  ->  result                                             output transform, bias, activation, the only store
+
+Before the transform the box is looked over: one value that is not finite, or one that dwarfs the mean, and the task
+raises its flag and leaves the box to the direct kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from llvmlite import ir
+
+from unstride.codegen.activation import activate
+from unstride.codegen.box import Box
+from unstride.codegen.direct import call_tile
+from unstride.codegen.emit import F64, I64, PTR, Emitter, Int, Ptr, mangle, vector
+from unstride.codegen.numbers import Numbers, constant
+from unstride.codegen.tile import TileArgs, TileFamily, TileKind
+from unstride.plan.job import X_RANGES, Job, Pack, PackPanel, Panel, VRange, XRange
+from unstride.plan.winograd import RANGE_LIMIT, Transform, WinogradPlan
+
+__all__ = ["WinogradFamily", "emit_winograd_pack"]
+
+
+@dataclass(frozen=True)
+class WinogradFamily:
+    """What is compiled into one Winograd kernel."""
+
+    dtype: str
+    isa_name: str
+    channel_major: bool
+    activation: str
+    v: Transform
+    x: Transform
+    rows: int
+    vectors: int
+
+    @classmethod
+    def of(cls, plan: WinogradPlan, activation: str) -> WinogradFamily:
+        structure, tile = plan.direct.structure, plan.direct.tile
+        ncx = structure.data_layout == "NCX"
+        return cls(
+            structure.dtype, plan.direct.isa.name, ncx, activation, plan.v, plan.x, tile.rows, tile.vectors
+        )
+
+    @property
+    def key(self) -> str:
+        layout = "ncx" if self.channel_major else "nxc"
+        return f"winograd {self.v}x{self.x} {self.dtype} {layout} {self.activation} {self.rows}x{self.vectors}"
+
+    def build(self, numbers: Numbers) -> str:
+        """The LLVM IR of the family: `run` and `pack`."""
+        module = ir.Module(name=self.key)
+        module.triple = numbers.isa.triple
+        rows = tuple(range(1, self.rows + 1)) if self.rows <= 8 else (2, 6, 10, self.rows)
+        plain = TileKind(False, "none", True, rows, tuple(range(1, self.vectors + 1)))
+        TileFamily(module, numbers, plain).emit()
+        _Driver(module, numbers, self).emit()
+        emit_winograd_pack(module, numbers, self.v, self.x)
+        return str(module)
+
+
+class _Driver(Box):
+    def __init__(self, module: Any, numbers: Numbers, family: WinogradFamily) -> None:
+        super().__init__(module, numbers, channel_major=family.channel_major)
+        self.family, self.v, self.x = family, family.v, family.x
+        self.typ = vector(numbers.computed, numbers.lanes)
+        self.points = self.v.size * self.x.size
+
+    def emit(self) -> None:
+        e = self.e
+        self.geometry()
+        self.fill()
+        with e.either(self._tame()) as (then, otherwise):
+            with otherwise:
+                e.ptr(self.get(Job.FLAGS), I64).store(e.arg_int(1), e.int(1))
+            with then:
+                self._transform_strip()
+                self.tile_args = e.stack(I64, TileArgs.COUNT)
+                self.tile_args.store(TileArgs.TAPS, e.b.ptrtoint(self.taps.value, I64))
+                self.tile_args.store(TileArgs.LOW, e.int(0))
+                self.nothing = e.stack(self.typ, self.family.vectors).as_type(self.numbers.computed)
+                for i in range(self.family.vectors):
+                    self.nothing.store(i * self.numbers.lanes, constant(self.typ, 0.0))
+                self.tile_args.store(TileArgs.BIAS, e.b.ptrtoint(self.nothing.value, I64))
+                for panel in self.panels():
+                    self._panel(panel)
+        e.ret()
+
+    def geometry(self) -> None:
+        """Like a direct box, but its strip covers whole tiles."""
+        super().geometry()
+        m = (self.v.outputs, self.x.outputs)
+        self.tile_rows = (self.v1 - self.v0 + (m[0] - 1)) // m[0]
+        self.tile_columns = (self.x1 - self.x0 + (m[1] - 1)) // m[1]
+        self.rows = self.tile_rows * m[0] + (self.v.taps - 1)
+        self.columns = self.tile_columns * m[1] + (self.x.taps - 1)
+        self.row_pitch = self.columns * self.pixel_pitch
+        self.plane_pitch = self.rows * self.row_pitch
+        self.image_pitch = self.get(Job.PLANE_COUNT) * self.plane_pitch
+        self.tiles = self.images * self.tile_rows * self.tile_columns
+        lanes = self.numbers.lanes
+        padded = (self.get(Job.CHANNELS) + (lanes - 1)) & -lanes
+        # Rows a power of two apart would fall into one cache set.
+        self.tile_pitch = padded + lanes
+        self.point_pitch = self.tiles * self.tile_pitch + lanes
+        self.transformed = self.scratch_at(Job.OFFSET_TRANSFORMED, self.numbers.computed)
+        self.products = self.scratch_at(Job.OFFSET_PRODUCTS, self.numbers.computed)
+        self.product_pitch = self.tiles * (self.family.vectors * lanes) + lanes
+
+    # -- the guard
+
+    def _tame(self) -> Any:
+        """Whether every value is finite and none is more than RANGE_LIMIT times the mean magnitude."""
+        e = self.e
+        zero = constant(self.typ, 0.0)
+        largest, total = e.stack(self.typ), e.stack(self.typ)
+        e.b.store(zero, largest.value)
+        e.b.store(zero, total.value)
+        count = e.var(0)
+        for image in e.range(self.images):
+            for plane in e.range(self.get(Job.PLANE_COUNT)):
+                with e.when(self.planes_alive.int(plane).differs(0)):
+                    base = self.strip + (image * self.image_pitch + plane * self.plane_pitch)
+                    self._look_over(base, self.rows * self.columns, largest, total)
+                    count.set(count.get() + self.rows * self.columns * self.get(Job.CHANNELS))
+        peak = self._reduce(e.b.load(largest.value, typ=self.typ), maximum=True)
+        mean = self._reduce(e.b.load(total.value, typ=self.typ), maximum=False)
+        scale = e.b.sitofp(count.get().value, self.numbers.computed)
+        allowed = e.b.fmul(mean, ir.Constant(self.numbers.computed, RANGE_LIMIT))
+        # A sum that is infinite or NaN fails the first test; a box of zeros passes both.
+        finite = e.b.fcmp_ordered("<", mean, ir.Constant(self.numbers.computed, 1e37))
+        return e.b.and_(finite, e.b.fcmp_ordered("<=", e.b.fmul(peak, scale), allowed))
+
+    def _look_over(self, base: Ptr, pixels: Int, largest: Ptr, total: Ptr) -> None:
+        """Add the magnitudes of a plane to the statistics. A padded pixel holds whole vectors of channels, so the
+        gap behind it is not looked at; without padding the plane is one run."""
+        e, lanes, channels = self.e, self.numbers.lanes, self.get(Job.CHANNELS)
+        dense = self.pixel_pitch.equals(channels)
+        runs, length = e.select(dense, 1, pixels), e.select(dense, pixels * channels, channels)
+        sums = [e.b.load(largest.value, typ=self.typ), e.b.load(total.value, typ=self.typ)]
+        for run, outer in e.fold(0, runs, 1, sums):
+            line = base + run * self.pixel_pitch
+            for i, carried in e.fold(0, length, lanes, outer):
+                # The last vector is moved back: looking twice at a value changes nothing that matters.
+                value = line.load(e.min(i, length - lanes), lanes)
+                size = e.intrinsic(f"llvm.fabs.{mangle(self.typ)}", self.typ, (value,))
+                carried[0] = e.b.select(e.b.fcmp_ordered(">", size, carried[0]), size, carried[0])
+                carried[1] = e.b.fadd(carried[1], size)
+        e.b.store(sums[0], largest.value)
+        e.b.store(sums[1], total.value)
+
+    def _reduce(self, value: Any, *, maximum: bool) -> Any:
+        e = self.e
+        lanes = [e.b.extract_element(value, ir.Constant(ir.IntType(32), i)) for i in range(self.numbers.lanes)]
+        total = lanes[0]
+        for lane in lanes[1:]:
+            total = e.b.select(e.b.fcmp_ordered(">", lane, total), lane, total) if maximum else e.b.fadd(total, lane)
+        return total
+
+    # -- the input transform
+
+    def _transform_strip(self) -> None:
+        e = self.e
+        for plane in e.range(self.get(Job.PLANE_COUNT)):
+            with e.when(self.planes_alive.int(plane).differs(0)):
+                for image in e.range(self.images):
+                    base = self.strip + (image * self.image_pitch + plane * self.plane_pitch)
+                    for row in e.range(self.tile_rows):
+                        for column in e.range(self.tile_columns):
+                            tile = (image * self.tile_rows + row) * self.tile_columns + column
+                            source = base + row * self.v.outputs * self.row_pitch
+                            source = source + column * self.x.outputs * self.pixel_pitch
+                            target = self.transformed + plane * (self.point_pitch * self.points)
+                            self._transform_tile(source, target + tile * self.tile_pitch)
+
+    def _transform_tile(self, source: Ptr, target: Ptr) -> None:
+        e, lanes = self.e, self.numbers.lanes
+        rows = [source + i * self.row_pitch for i in range(self.v.size)]
+        pixels = [j * self.pixel_pitch for j in range(self.x.size)]
+        for c in e.range(0, self.get(Job.CHANNELS), lanes):
+            patch = [[(row + (pixel + c)).load(0, lanes) for pixel in pixels] for row in rows]
+            for i, line in enumerate(_both_sides(e, self.v.source, patch, self.x.source)):
+                for j, value in enumerate(line):
+                    (target + (self.point_pitch * (i * self.x.size + j) + c)).store(0, value)
+
+    # -- products and the output transform
+
+    def _panel(self, panel: Ptr) -> None:
+        e = self.e
+        offset, alive = self.result_offset(panel)
+        with e.when(alive.differs(0)):
+            if self.channel_major:
+                self.start_out(panel)
+            self._multiply(panel)
+            self._transform_back(panel, offset)
+            if self.channel_major:
+                with e.when(panel.int(Panel.FLUSH).differs(0)):
+                    self.flush(panel, offset)
+
+    def _multiply(self, panel: Ptr) -> None:
+        e, size = self.e, self.numbers.isa.vector_bytes // self.numbers.lanes
+        width = panel.int(Panel.VECTORS) * self.numbers.lanes
+        self.tile_args.store(TileArgs.RUN, panel.int(Panel.RUN))
+        self.tile_args.store(TileArgs.HIGH, width)
+        outer_count = panel.int(Panel.OUTER_COUNT)
+        step = panel.int(Panel.RUN) * width
+        weights = self.get(Job.WEIGHTS) + panel.int(Panel.WEIGHTS) * size
+        for point in e.range(self.points):
+            vanishes = self._vanishes(panel, point)
+            with e.either(vanishes) as (then, otherwise):
+                with then:
+                    e.call(self.zero, self.products + point * self.product_pitch, self.tiles * width)
+                with otherwise:
+                    self.tile_args.store(TileArgs.TAP_COUNT, self._list_planes(panel, point, step))
+                    self.tile_args.store(TileArgs.WEIGHTS, weights + point * outer_count * step * size)
+                    self._run_tiles(panel, point, width)
+
+    def _vanishes(self, panel: Ptr, point: Int) -> Any:
+        """The first point of an axis needs only the first tap, which this phase may lack."""
+        e = self.e
+        no_v = e.b.and_(panel.int(Panel.SHORT_V).differs(0), point < self.x.size)
+        no_x = e.b.and_(panel.int(Panel.SHORT_X).differs(0), (point % self.x.size).equals(0))
+        return e.b.or_(no_v, no_x)
+
+    def _list_planes(self, panel: Ptr, point: Int, step: Int) -> Int:
+        """The taps of a product are the planes of the outer axes that exist."""
+        e = self.e
+        count = e.var(0)
+        outer = self.plan + self.get(Job.OUTER_TAPS) + panel.int(Panel.OUTER_FIRST)
+        for o in e.range(panel.int(Panel.OUTER_COUNT)):
+            plane = outer.int(o)
+            with e.when(self.planes_alive.int(plane).differs(0)):
+                at = count.get() * 2
+                source = (plane * self.points + point) * self.point_pitch + panel.int(Panel.CHANNEL)
+                self.taps.store(at, source)
+                self.taps.store(at + 1, o * step)
+                count.set(count.get() + 1)
+        return count.get()
+
+    def _run_tiles(self, panel: Ptr, point: Int, width: Int) -> None:
+        e, most = self.e, self.family.rows
+        result = self.products + point * self.product_pitch
+        heights = Ptr(e, e.module.globals["tile_rows"], I64)
+        for first in e.range(0, self.tiles, most):
+            count = e.min(self.tiles - first, most)
+            for m in e.range(heights.int(count)):
+                tile = e.min(first + m, self.tiles - 1)
+                self.tile_args.store(m + TileArgs.SOURCES, _address(self.transformed + tile * self.tile_pitch))
+                self.tile_args.store(m + TileArgs.RESULTS, _address(result + tile * width))
+            call_tile(e, self.tile_args, panel.int(Panel.VECTORS), count, self.family.vectors)
+
+    def _transform_back(self, panel: Ptr, offset: Int) -> None:
+        e = self.e
+        v_range = self.sizes + self.get(Job.V_RANGES) + panel.int(Panel.V_RANGE) * len(VRange)
+        x_range = self.sizes + self.get(Job.X_RANGES) + panel.int(Panel.X_RANGE) * (X_RANGES * len(XRange))
+        v_low, v_high = e.max(v_range.int(VRange.LOW), self.v0), e.min(v_range.int(VRange.HIGH), self.v1)
+        x_low, x_high = e.max(x_range.int(XRange.FIRST), self.x0), e.min(x_range.int(XRange.LAST), self.x1)
+        limits = (v_low, v_high, x_low, x_high)
+        width = panel.int(Panel.VECTORS) * self.numbers.lanes
+        for image in e.range(self.images):
+            for row in e.range(self.tile_rows):
+                for column in e.range(self.tile_columns):
+                    tile = (image * self.tile_rows + row) * self.tile_columns + column
+                    at = (self.v0 + row * self.v.outputs, self.x0 + column * self.x.outputs)
+                    target = self._target(panel, offset, image, at, v_range.int(VRange.PHASE))
+                    for vec in e.range(panel.int(Panel.VECTORS)):
+                        source = self.products + (tile * width + vec * self.numbers.lanes)
+                        self._finish_tile(panel, source, target, vec * self.numbers.lanes, at, limits)
+
+    def _target(self, panel: Ptr, offset: Int, image: Int, at: tuple[Int, Int], phase: Int) -> Ptr:
+        """Where the first output of a tile goes."""
+        v, x = at
+        if self.channel_major:
+            width = panel.int(Panel.GROUP_WIDTH)
+            row = image * self.out_rows + (v - self.v0) * self.get(Job.RESULT_V_STEP) + phase
+            pixel = row * self.out_columns + (x - self.x0) * self.get(Job.RESULT_X_STEP)
+            return self.out + (pixel * width + panel.int(Panel.COLUMN))
+        v_at = v * self.get(Job.RESULT_V_STEP) + phase - self.get(Job.RESULT_V_BEGIN)
+        x_at = x * self.get(Job.RESULT_X_STEP) - self.get(Job.RESULT_X_BEGIN)
+        place = (self.n0 + image) * self.get(Job.RESULT_N_STRIDE) + offset + panel.int(Panel.COLUMN)
+        place = place + v_at * self.get(Job.RESULT_V_STRIDE) + x_at * self.get(Job.RESULT_X_STRIDE)
+        return self.e.ptr(self.get(Job.RESULT), self.numbers.stored) + place
+
+    def _steps(self, panel: Ptr) -> tuple[Int, Int]:
+        """Distance, in elements of the target, of neighbouring outputs along v and x."""
+        if self.channel_major:
+            width = panel.int(Panel.GROUP_WIDTH)
+            return self.get(Job.RESULT_V_STEP) * self.out_columns * width, self.get(Job.RESULT_X_STEP) * width
+        v_step = self.get(Job.RESULT_V_STEP) * self.get(Job.RESULT_V_STRIDE)
+        return v_step, self.get(Job.RESULT_X_STEP) * self.get(Job.RESULT_X_STRIDE)
+
+    def _finish_tile(
+        self, panel: Ptr, source: Ptr, target: Ptr, column: Int, at: tuple[Int, Int], limits: tuple[Int, ...]
+    ) -> None:
+        e, lanes = self.e, self.numbers.lanes
+        bias = e.ptr(self.get(Job.BIAS), self.numbers.computed) + panel.int(Panel.BIAS)
+        shift = (bias + column).load(0, lanes)
+        patch = [
+            [(source + self.product_pitch * (i * self.x.size + j)).load(0, lanes) for j in range(self.x.size)]
+            for i in range(self.v.size)
+        ]
+        slope = self._slope()
+        v_step, x_step = self._steps(panel)
+        whole = (column + lanes) <= panel.int(Panel.COLUMNS)
+        v_low, v_high, x_low, x_high = limits
+        for i, line in enumerate(_both_sides(e, self.v.result, patch, self.x.result)):
+            v = at[0] + i
+            for j, value in enumerate(line):
+                x = at[1] + j
+                inside = e.b.and_(e.b.and_(v >= v_low, v < v_high), e.b.and_(x >= x_low, x < x_high))
+                with e.when(inside):
+                    done = activate(e, self.family.activation, e.b.fadd(value, shift), slope)
+                    self._store(target + (v_step * i + x_step * j + column), done, whole, panel, column)
+
+    def _store(self, target: Ptr, value: Any, whole: Any, panel: Ptr, column: Int) -> None:
+        e = self.e
+        with e.either(whole) as (then, otherwise):
+            with then:
+                self._put(target, 0, value)
+            with otherwise:
+                self._put(self.line, 0, value)
+                for i in e.range(panel.int(Panel.COLUMNS) - column):
+                    target.store(i, self.line.as_type(target.element).load(i))
+
+    @property
+    def line(self) -> Ptr:
+        """A vector's worth of memory, to store a part of it."""
+        if not hasattr(self, "_line"):
+            self._line = self.e.stack(self.typ)
+        return self._line
+
+    def _put(self, target: Ptr, offset: int, value: Any) -> None:
+        if self.channel_major:
+            target.as_type(self.numbers.computed).store(offset, value)
+        else:
+            self.numbers.store(target, offset, value)
+
+    def _slope(self) -> Any:
+        if self.family.activation != "leaky_relu":
+            return None
+        slope = self.e.b.bitcast(self.job.load(Job.SLOPE_BITS), F64)
+        if self.numbers.computed != F64:
+            slope = self.e.b.fptrunc(slope, self.numbers.computed)
+        return self.e.splat(slope, self.numbers.lanes)
+
+
+def emit_winograd_pack(module: Any, numbers: Numbers, v: Transform, x: Transform) -> None:
+    """Emits `pack(job, task, slot)`: U = G g GT for every channel and column of a panel.
+
+    The panel's steps are its kernel elements, outer taps first, v.taps * x.taps each; -1 stands for a missing one.
+    """
+    e = Emitter(module, "pack", [PTR, I64, I64])
+    job, task = e.arg_ptr(0, I64), e.arg_int(1)
+    panel = e.ptr(job.int(Pack.PANELS), I64) + task * len(PackPanel)
+    source = e.ptr(job.int(Pack.SOURCE), numbers.stored) + panel.int(PackPanel.SOURCE)
+    packed = e.ptr(job.int(Pack.PACKED), numbers.computed) + panel.int(PackPanel.PACKED)
+    steps = e.ptr(job.int(Pack.STEPS), I64) + panel.int(PackPanel.STEPS_FIRST)
+    columns_at = e.ptr(job.int(Pack.COLUMNS), I64) + panel.int(PackPanel.COLUMNS_FIRST)
+    taps = v.taps * x.taps
+    outer = panel.int(PackPanel.STEPS) // taps
+    columns, width = panel.int(PackPanel.COLUMNS), panel.int(PackPanel.WIDTH)
+    channels, channel_stride = job.int(Pack.CHANNELS), job.int(Pack.CHANNEL_STRIDE)
+    zero = constant(numbers.computed, 0.0)
+    for o in e.range(outer):
+        for channel in e.range(channels):
+            line = packed + (o * channels + channel) * width
+            for column in e.range(columns):
+                base = source + (channel * channel_stride + columns_at.int(column))
+                kernel = []
+                for i in range(v.taps):
+                    row = []
+                    for j in range(x.taps):
+                        step = steps.int(o * taps + (i * x.taps + j))
+                        value = numbers.load(base, e.max(step, 0))
+                        row.append(e.b.select(step < 0, zero, value))
+                    kernel.append(row)
+                for i, values in enumerate(_both_sides(e, v.kernel, kernel, x.kernel)):
+                    for j, value in enumerate(values):
+                        point = i * x.size + j
+                        (line + (outer * channels * width) * point).store(column, value)
+            for column in e.range(columns, width):
+                for point in range(v.size * x.size):
+                    (line + (outer * channels * width) * point).store(column, zero)
+    e.ret()
+
+
+def _both_sides(
+    e: Emitter, left: Sequence[Sequence[float]], values: list[list[Any]], right: Sequence[Sequence[float]]
+) -> list[list[Any]]:
+    """left . values . right^T, with left and right constant."""
+    columns = range(len(values[0]))
+    half = [[_combine(e, row, [line[j] for line in values]) for j in columns] for row in left]
+    return [[_combine(e, row, line) for row in right] for line in half]
+
+
+def _combine(e: Emitter, factors: Sequence[float], values: list[Any]) -> Any:
+    """A sum with constant factors; 0, 1 and -1 cost no multiplication."""
+    total = None
+    for factor, value in sorted(zip(factors, values, strict=True), key=lambda term: -term[0]):
+        if factor == 0:
+            continue
+        if total is None:
+            total = value if factor == 1 else e.b.fmul(value, constant(value.type, factor))
+        elif factor == -1:
+            total = e.b.fsub(total, value)
+        else:
+            term = value if factor == 1 else e.b.fmul(value, constant(value.type, factor))
+            total = e.b.fadd(total, term)
+    return total
+
+
+def _address(pointer: Ptr) -> Int:
+    return Int(pointer.e, pointer.e.b.ptrtoint(pointer.value, I64))
