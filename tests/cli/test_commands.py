@@ -156,6 +156,18 @@ def test_arrays_in_and_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         assert np.array_equal(load_npy(tmp_path / "y.npy"), expected)
 
 
+def test_files_that_engines_wrote_run_as_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("openvino")
+    pytest.importorskip("onnx")
+    from tests.formats import models, test_onnx_file
+
+    paths = [models.save_with_openvino(tmp_path), test_onnx_file.save(tmp_path, test_onnx_file.zoo())]
+    for path, count in zip(paths, (5, 3), strict=True):
+        outcomes = json_of(capsys, "run", str(path), "--check", "--repeat", "1")
+        assert len(outcomes) == count
+        assert all(outcome["passed"] and outcome["weights"] == "from the file" for outcome in outcomes)
+
+
 def test_a_wrong_result_is_exit_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """The reference is spoilt, so that a correct kernel seems wrong: the comparison must be able to fail."""
     from unstride import reference

@@ -84,8 +84,17 @@ def _print(call: Call) -> None:
         print_comparison(call)
     heading("The same call elsewhere")
     _print_spellings(p)
-    heading("Cost")
+    heading("Plan on this machine")
     note(f"{p.flops:,} flops, {p.bytes:,} bytes, {p.flops / max(p.bytes, 1):.1f} flops per byte", "")
+    for line in _plan(p):
+        note(line, "")
+
+
+def _plan(problem: Any) -> list[str]:
+    from unstride.explain.plan import explain_plan
+    from unstride.runtime.machine import host
+
+    return explain_plan(problem, host(), host().cores).splitlines()
 
 
 def _print_axes(call: Call) -> None:
@@ -169,6 +178,7 @@ def _as_json(call: Call) -> dict[str, Any]:
         "overlap": {"verdict": verdict, "words": words},
         "answers": [] if call.operator is None else [vars(answer) for answer in comparison(call)],
         "spellings": [vars(spelling) for spelling in spellings(p)],
+        "plan": _plan(p),
         "flops": p.flops,
         "bytes": p.bytes,
         "warning": call.resolution.warning,
