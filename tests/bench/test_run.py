@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ import pytest
 import unstride.bench.ours as ours
 from unstride.bench import main
 from unstride.bench.bystanders import Bystanders
-from unstride.bench.case import judge, make_case
-from unstride.bench.contender import Unsupported
+from unstride.bench.case import Case, judge, make_case
+from unstride.bench.contender import Prepared, Unsupported
+from unstride.bench.layers import Layer
 from unstride.bench.limits import Limits, fma_ir
+from unstride.bench.measure import Effort, measure_layer
 from unstride.bench.peers import DEFAULT_PEERS, PEERS, installed
 from unstride.plan.machine import AVX2, NEON
 from unstride.problem import Problem
@@ -166,6 +169,39 @@ def test_bystanders_see_another_process() -> None:
     if share is None:
         pytest.skip("the system does not tell")
     assert 0.5 / (os.cpu_count() or 1) < share <= 1
+
+
+class Sluggard:
+    """A contender that counts its calls and takes its time over each."""
+
+    name = "sluggard"
+    layouts = ("NCX",)
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self.calls = seconds, 0
+
+    def prepare(self, case: Case) -> Prepared:
+        right = ours.Unstride().prepare(case)
+
+        def call() -> None:
+            self.calls += 1
+            time.sleep(self.seconds)
+
+        return Prepared(call, lambda: (call(), right.result())[1])
+
+
+@pytest.mark.parametrize(("seconds", "interleaved"), [(0.0, True), (0.6, False)])
+def test_a_contender_too_slow_for_rounds_is_timed_once_and_says_so(seconds: float, interleaved: bool) -> None:
+    sluggard = Sluggard(seconds)
+    limits = Limits(1)
+    effort = Effort(rounds=2, block_seconds=0.002, layer_seconds=3.0)
+    result = measure_layer(Layer("tiny", Problem.parse(SCATTER)), [ours.Unstride(), sluggard], limits, effort)
+    limits.close()
+    outcome = result.outcomes["sluggard"]
+    assert outcome.status == "timed"
+    assert outcome.min_seconds >= seconds
+    assert ("not interleaved" in outcome.note) == (not interleaved)
+    assert (sluggard.calls == 2) == (not interleaved)
 
 
 def test_limits_are_positive_and_small_copies_are_not_judged() -> None:

@@ -37,10 +37,15 @@ class Effort:
     layer_seconds: float = 12.0
     least_rounds: int = 3
 
+    @property
+    def slow_seconds(self) -> float:
+        """A call longer than this is timed once: in rounds it would eat the time of everyone else."""
+        return self.layer_seconds / (2 * self.least_rounds)
+
 
 @dataclass
 class Outcome:
-    """What became of one contender on one layer. `status`: timed, unsupported, wrong, failed, slow."""
+    """What became of one contender on one layer. `status`: timed, unsupported, wrong, failed."""
 
     status: str
     reason: str = ""
@@ -50,6 +55,9 @@ class Outcome:
     median_seconds: float = 0.0
     iterations: int = 0
     error: float = 0.0
+
+    def add_note(self, text: str) -> None:
+        self.note = f"{self.note}; {text}" if self.note else text
 
 
 @dataclass
@@ -78,8 +86,8 @@ def measure_layer(layer: Layer, contenders: Sequence[Contender], limits: Limits,
     """Prepare, judge and time every contender on one layer."""
     case = make_case(layer.problem, limits.threads)
     outcomes, prepared = _prepare_all(case, contenders)
-    _judge_all(case, prepared, outcomes)
-    running = {name: ready.call for name, ready in prepared.items() if outcomes[name].status == "timed"}
+    _judge_all(case, prepared, outcomes, effort.slow_seconds)
+    running = {name: ready.call for name, ready in prepared.items() if _takes_part(outcomes[name])}
     others = Bystanders()
     with _no_collection():
         counts = {name: _calibrate(call, effort.block_seconds) for name, call in running.items()}
@@ -121,11 +129,18 @@ def _prepare_all(case: Case, contenders: Sequence[Contender]) -> tuple[dict[str,
     return outcomes, prepared
 
 
-def _judge_all(case: Case, prepared: dict[str, Prepared], outcomes: dict[str, Outcome]) -> None:
+def _takes_part(outcome: Outcome) -> bool:
+    return outcome.status == "timed" and not outcome.iterations
+
+
+def _judge_all(case: Case, prepared: dict[str, Prepared], outcomes: dict[str, Outcome], slow_seconds: float) -> None:
+    """Mark what is wrong, and time once, here, what is too slow for rounds."""
     results = {}
     for name, ready in prepared.items():
+        start = perf_counter()
         try:
             results[name] = ready.result()
+            _note_if_slow(outcomes[name], perf_counter() - start, slow_seconds)
         except Exception as error:
             outcomes[name] = Outcome("failed", f"{type(error).__name__}: {error}"[:300])
     verdicts: dict[str, Verdict] = judge(case, results) if results else {}
@@ -135,7 +150,14 @@ def _judge_all(case: Case, prepared: dict[str, Prepared], outcomes: dict[str, Ou
         if verdict.wrong:
             outcome.status, outcome.reason = "wrong", verdict.wrong
         elif verdict.coarse:
-            outcome.note = "; ".join(filter(None, (outcome.note, "rounds partial sums to the 16-bit type")))
+            outcome.add_note("rounds partial sums to the 16-bit type")
+
+
+def _note_if_slow(outcome: Outcome, seconds: float, limit: float) -> None:
+    if seconds > limit:
+        outcome.min_seconds = outcome.median_seconds = seconds
+        outcome.iterations = 1
+        outcome.add_note("one call only, not interleaved: too slow")
 
 
 @dataclass(frozen=True)
