@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from typing import Any
 
@@ -21,6 +22,11 @@ DIALECTS = (
 _KEPT = {"openvino": "may", "onnx": "may", "onednn.ConvolutionBackpropData": "must"}
 
 Call = dict[str, Any]
+
+
+def ask(page: Any, function: str, cases: list[Any]) -> Any:
+    """A JavaScript function of a list, run in the page; one string each way is far quicker than objects."""
+    return json.loads(page.evaluate(f"text => JSON.stringify(({function})(JSON.parse(text)))", json.dumps(cases)))
 
 
 def random_call(rng: random.Random) -> Call:

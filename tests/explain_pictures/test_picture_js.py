@@ -10,7 +10,7 @@ import pytest
 from unstride.errors import UnstrideError
 from unstride.problem import Problem
 
-from .calls import Call, random_call, resolution_of
+from .calls import Call, ask, random_call, resolution_of
 from .test_window_js import ASSETS
 
 _DRAW = """cases => cases.map(({call, width, at}) => {
@@ -55,9 +55,9 @@ def _cases(count: int) -> list[tuple[dict[str, Any], Problem]]:
 
 
 def test_pictures_of_random_calls(page: Any) -> None:
-    cases = _cases(600)
+    cases = _cases(300)
     complete = 0
-    for (case, problem), drawn in zip(cases, page.evaluate(_DRAW, [case for case, _ in cases]), strict=True):
+    for (case, problem), drawn in zip(cases, ask(page, _DRAW, [case for case, _ in cases]), strict=True):
         assert not drawn["broken"], case
         assert not any(word in drawn["text"] for word in ("NaN", "undefined", "null", "Infinity")), case
         if 0 not in problem.y:
@@ -66,4 +66,4 @@ def test_pictures_of_random_calls(page: Any) -> None:
             channels = problem.groups * problem.ci * problem.co
             assert sum(drawn["counts"]) * channels == problem.macs, case
             complete += 1
-    assert complete >= 100
+    assert complete >= 50

@@ -12,7 +12,7 @@ import pytest
 import unstride.explain
 from unstride.explain.axis import Axis
 
-from .calls import DIALECTS, answer, random_call
+from .calls import DIALECTS, answer, ask, random_call
 
 ASSETS = Path(unstride.explain.__file__).parent / "assets"
 CASES = 6000
@@ -50,7 +50,7 @@ def test_every_dialect_and_rule_set_gives_the_windows_of_python(page: Any) -> No
     rng = random.Random(20)
     calls = [random_call(rng) for _ in range(CASES)]
     expected = [answer(call) for call in calls]
-    found = page.evaluate(_ANSWER, calls)
+    found = ask(page, _ANSWER, calls)
     wrong = [(c, e, f) for c, e, f in zip(calls, expected, found, strict=True) if e != f]
     assert not wrong, f"{len(wrong)} of {CASES} differ, the first: {wrong[0]}"
     answered = Counter(c["dialect"] for c, e in zip(calls, expected, strict=True) if "refused" not in e)
@@ -79,6 +79,6 @@ def test_taps_phases_and_overlap_are_those_of_python(page: Any) -> None:
                 "full": axis.full,
             }
         )
-    found = page.evaluate(_AXES, cases)
+    found = ask(page, _AXES, cases)
     wrong = [(c, e, f) for c, e, f in zip(cases, expected, found, strict=True) if e != f]
     assert not wrong, f"{len(wrong)} of {len(cases)} differ, the first: {wrong[0]}"
