@@ -158,6 +158,31 @@ def test_layers_inside_a_branch_see_the_tensors_outside(tmp_path: Path) -> None:
     assert np.array_equal(layers[0].weights(), np.ones((1, 1, 3)))
 
 
+def test_weights_that_the_model_computes_are_named(tmp_path: Path) -> None:
+    """Quantised models keep integers behind DequantizeLinear; everything but the weights is still known."""
+    nodes = [
+        helper.make_node("DequantizeLinear", ["q", "scale"], ["w"]),
+        helper.make_node("ConvTranspose", ["x", "w"], ["y"], "up", strides=[2]),
+    ]
+    tensors = [
+        numpy_helper.from_array(np.ones((1, 2, 3), np.int8), "q"),
+        numpy_helper.from_array(np.float32(0.5), "scale"),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", 1, [1, 1, 4])],
+        [helper.make_tensor_value_info("y", 1, None)],
+        tensors,
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    (layer,) = read(save(tmp_path, model))
+    assert (layer.filter_shape, layer.dtype) == ((1, 2, 3), "f32")
+    assert "DequantizeLinear" in layer.weights_note
+    with pytest.raises(FormatError, match="stores no weights"):
+        layer.weights()
+
+
 def test_the_whole_output_shape_is_accepted(tmp_path: Path) -> None:
     node = helper.make_node("ConvTranspose", ["x", "w"], ["y"], output_shape=[1, 1, 7], strides=[2])
     graph = helper.make_graph(

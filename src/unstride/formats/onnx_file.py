@@ -43,7 +43,7 @@ def read_onnx(path: str | Path) -> tuple[FileLayer, ...]:
     model = _parse(path)
     found = [(scope, node) for scope in _scopes(model, path.name) for node in scope.graph.node if _is_ours(node)]
     check_layer_count(len(found), path.name)
-    if any(None in _sizes(scope, node) for scope, node in found):
+    if any(_is_vague(scope, node) for scope, node in found):
         from unstride.formats.onnx_shapes import inferred_shapes
 
         known = inferred_shapes(model)
@@ -105,8 +105,10 @@ def _name(node: Any) -> str:
     return str(node.name or (node.output[0] if node.output else node.op_type))[:250]
 
 
-def _sizes(scope: _Scope, node: Any) -> OptionalShape:
-    return (scope.shapes.get(node.input[0]) or (None,)) if node.input else (None,)
+def _is_vague(scope: _Scope, node: Any) -> bool:
+    """Whether the file itself does not tell the sizes of the data, or of weights that the model computes."""
+    names = [name for name in node.input[:2] if _tensor(scope, name) is None]
+    return any(None in (scope.shapes.get(name) or (None,)) for name in names)
 
 
 def _layer(scope: _Scope, node: Any, folder: Path) -> FileLayer:
@@ -119,7 +121,7 @@ def _layer(scope: _Scope, node: Any, folder: Path) -> FileLayer:
     if len(node.input) == 3 and node.input[2] and bias is None:
         raise FormatError(where, node.input[2], "a bias that the model computes is not supported")
     filter_shape = _filter_shape(scope, node.input[1], weights, where)
-    dtype = FLOAT_TYPES.get(weights.data_type if weights is not None else _element_type(scope, node.input[1]), "")
+    dtype = FLOAT_TYPES.get(weights.data_type if weights is not None else _element_type(scope, node), "")
     if not dtype:
         raise FormatError(where, "another element type", "weights must be float, float16, bfloat16 or double")
     data_shape = scope.shapes.get(node.input[0]) or (None,) * len(filter_shape)
@@ -132,7 +134,7 @@ def _layer(scope: _Scope, node: Any, folder: Path) -> FileLayer:
         dtype=dtype,
         data_shape=data_shape,
         filter_shape=filter_shape,
-        weights_note="" if weights is not None else "computed by the model",
+        weights_note="" if weights is not None else _computed_by(scope, node.input[1]),
         load_weights=None if weights is None else partial(load_tensor, weights, dtype, folder, where),
         load_bias=None if bias is None else partial(load_tensor, bias, dtype, folder, f"{where}: bias"),
     )
@@ -162,11 +164,15 @@ def _tensor(scope: _Scope, name: str) -> Any:
     return None
 
 
-def _element_type(scope: _Scope, name: str) -> int:
-    for info in (*scope.graph.input, *scope.graph.value_info):
-        if info.name == name:
-            return int(info.type.tensor_type.elem_type)
-    return 0
+def _element_type(scope: _Scope, node: Any) -> int:
+    """The declared type of weights that the model computes, or of its data; float where neither is declared."""
+    declared = {info.name: info.type.tensor_type.elem_type for info in (*scope.graph.input, *scope.graph.value_info)}
+    return int(declared.get(node.input[1]) or declared.get(node.input[0]) or 1)
+
+
+def _computed_by(scope: _Scope, name: str) -> str:
+    producer = scope.producers.get(name)
+    return f"computed by the model ({producer.op_type})" if producer is not None else "an input of the model"
 
 
 def _operator(node: Any, axes: int, where: str) -> Any:

@@ -15,7 +15,7 @@ from unstride.formats.onnx_tensors import value_shape
 
 __all__ = ["inferred_shapes"]
 
-_TIME_LIMIT_S = 10
+_TIME_LIMIT_S = 30
 _SMALL_BYTES = 1024
 _CHILD = """
 import resource, sys
