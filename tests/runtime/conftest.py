@@ -49,7 +49,7 @@ def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pat
 def child(cache_directory: Path) -> Child:
     """Run a program in another interpreter and return what it prints; it must end well, and in time."""
 
-    def run(program: str, timeout: float = 20.0, **environment: str) -> str:
+    def run(program: str, timeout: float = 60.0, **environment: str) -> str:
         paths = os.pathsep.join((str(_SOURCES), str(_HERE)))
         done = subprocess.run(
             [sys.executable, "-c", textwrap.dedent(program)],

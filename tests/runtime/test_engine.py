@@ -320,8 +320,9 @@ def test_forks_while_another_thread_compiles(child: object) -> None:
 
 def test_a_child_does_not_wait_for_its_parents_kernel(child: object) -> None:
     assert callable(child)
-    assert child(
-        """
+    assert (
+        child(
+            """
         import os, signal, threading
         from unstride.runtime import engine
         from unstride.runtime.machine import host
@@ -339,7 +340,9 @@ def test_a_child_does_not_wait_for_its_parents_kernel(child: object) -> None:
         print(os.waitpid(pid, 0)[1])
         go_on.set(); t.join()
         """
-    ) == "0"
+        )
+        == "0"
+    )
 
 
 def test_the_symbol_table_is_read_rightly() -> None:

@@ -13,6 +13,8 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from unstride.runtime.memory import allow_execution, new_pages
+
 __all__ = ["Unsupported", "place", "undefined_symbols"]
 
 _X86_64 = 62
@@ -107,13 +109,14 @@ class _Placement:
         self.offsets: dict[int, int] = {}
         end = self._lay_out(_STUB_BYTES * len(self.strangers), writable=False)
         self.read_only_bytes = -(-end // _PAGE) * _PAGE
-        self.base = _mapping(max(_PAGE, self._lay_out(self.read_only_bytes, writable=True)))
+        self.base = new_pages(max(_PAGE, self._lay_out(self.read_only_bytes, writable=True)))
         self.strange_addresses = {name: self._write_stub(i, name) for i, name in enumerate(self.strangers)}
         for section in self.offsets:
             self._copy(section)
         for section in self.offsets:
             self._relocate(section)
-        _protect(self.base, self.read_only_bytes)
+        if self.read_only_bytes and not allow_execution(self.base, self.read_only_bytes):
+            raise Unsupported("the system forbids new executable pages")
 
     def addresses(self, symbols: Iterable[str]) -> dict[str, int]:
         defined = {s.name: s for s in self.image.symbols if s.section in self.offsets}
@@ -161,7 +164,7 @@ class _Placement:
                 raise Unsupported(f"relocation type {kind}")
 
     def _relax(self, where: int) -> None:
-        """Turn the load of an address from a table, `mov reg, [rip + x]`, into `lea reg, [rip + x]`, which needs none."""
+        """Turn the load of an address from a table, `mov reg, [rip + x]`, into `lea reg, [rip + x]`."""
         if ctypes.string_at(where - 2, 1) != b"\x8b":
             raise Unsupported("a reference through a table of addresses that is not a plain load")
         ctypes.memmove(where - 2, b"\x8d", 1)
@@ -172,22 +175,3 @@ class _Placement:
         if symbol.section not in self.offsets:
             raise Unsupported(f"symbol {symbol.name!r} outside the loaded sections")
         return self.base + self.offsets[symbol.section] + symbol.value
-
-
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.mmap.restype = ctypes.c_void_p
-_libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
-_libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-
-
-def _mapping(size: int) -> int:
-    """Fresh pages of this process, never given back: some thread may be running in them."""
-    start = _libc.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
-    if start is None or start == ctypes.c_void_p(-1).value:
-        raise MemoryError("no memory for generated code")
-    return int(start)
-
-
-def _protect(start: int, size: int) -> None:
-    if size and _libc.mprotect(start, size, mmap.PROT_READ | mmap.PROT_EXEC):
-        raise Unsupported(f"the system forbids new executable pages (errno {ctypes.get_errno()})")

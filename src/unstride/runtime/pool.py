@@ -22,12 +22,12 @@ from typing import Any
 from unstride.codegen import pool as code
 from unstride.errors import AttributeValueError
 from unstride.runtime.machine import host, usable_cores
+from unstride.runtime.memory import new_pages, wipe_on_fork
 
 __all__ = ["MAX_THREADS", "current_threads", "parallel", "prepare", "set_threads", "threads"]
 
 MAX_THREADS = code.MAX_WORKERS + 1
 _SPIN_NS = 200_000
-_MADV_WIPEONFORK = 18
 _ATTRIBUTE_BYTES = 256  # more than a pthread_attr_t on any Linux
 _MASK_BYTES = 1024
 
@@ -140,7 +140,8 @@ class _Pool:
         self.lock = threading.RLock()  # a signal handler may launch, too
         self.workers = 0
         self.handles: list[int] = []
-        self.page = _control_page()
+        self.page = new_pages(code.PAGE_BYTES)
+        wipe_on_fork(self.page, code.PAGE_BYTES)
         self.worker = native["worker"]
         self.stop = ctypes.CFUNCTYPE(None)(native["stop"])
         self.attach = ctypes.CFUNCTYPE(None, ctypes.c_size_t)(native["attach"])
@@ -179,7 +180,7 @@ class _Pool:
 _pool: _Pool | None = None
 _start_lock = threading.RLock()
 _main_thread = threading.main_thread().ident
-_libc = ctypes.CDLL(None, use_errno=True)
+_libc = ctypes.CDLL(None)
 
 
 def _start() -> _Pool:
@@ -192,20 +193,6 @@ def _start() -> _Pool:
                 atexit.register(pool.shut_down)
                 _pool = pool
     return _pool
-
-
-def _control_page() -> int:
-    """A page of zeros, private to this process, zeros again in a forked child. It is never unmapped."""
-    import mmap
-
-    _libc.mmap.restype = ctypes.c_void_p
-    _libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
-    protection, flags = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-    page = _libc.mmap(None, code.PAGE_BYTES, protection, flags, -1, 0)
-    if page is None or page == ctypes.c_void_p(-1).value:
-        raise OSError(ctypes.get_errno(), "no memory for the control page of the thread pool")
-    _libc.madvise(ctypes.c_void_p(page), ctypes.c_size_t(code.PAGE_BYTES), _MADV_WIPEONFORK)
-    return int(page)
 
 
 def _new_thread(attributes: Any, function: int, argument: int) -> int:
