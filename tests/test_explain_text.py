@@ -28,7 +28,7 @@ def test_text_tells_window_rule_source_and_the_other_rule_set() -> None:
         "OpenVINO ConvolutionBackpropData-1",
         "runtime rules  begin [1, 1], size [450, 450] by begin = pb",
         "warning  ",
-        "phases  0: 0 2; 1: 1",
+        "phases  y[0 mod 2] from w[1]; y[1 mod 2] from w[0, 2]",
         "flops",
     ):
         assert piece in text

@@ -61,20 +61,21 @@ def _coverage(direction: str, begin: int, full: int, y: int) -> str:
 
 
 def _phases(problem: Problem, axis: int) -> str:
-    """Which taps meet in the outputs of each residue of the stride."""
+    """Which taps meet in the outputs o of each residue of the stride: those k with (o + begin - k*d) % s == 0."""
     if problem.direction == "gather":
         return f"one, all {problem.kernel[axis]} taps at distance {problem.dilation[axis]}"
     stride, dilation, kernel = problem.stride[axis], problem.dilation[axis], problem.kernel[axis]
     shown = min(stride, _MAX_PHASES)
     texts = []
     for phase in range(shown):
-        taps = [str(k) for k in range(min(kernel, _MAX_TAPS)) if (k * dilation - phase) % stride == 0]
-        texts.append(f"{phase}: " + (_abridged(taps) or "no tap, zero"))
+        place = phase + problem.begin[axis]
+        taps = [str(k) for k in range(min(kernel, _MAX_TAPS)) if (place - k * dilation) % stride == 0]
+        texts.append(f"y[{phase} mod {stride}] from " + (f"w[{_abridged(taps)}]" if taps else "nothing"))
     return "; ".join(texts) + (f"; ... {stride} in all" if stride > shown else "")
 
 
 def _abridged(items: Sequence[str], limit: int = 8) -> str:
-    return " ".join(items[:limit]) + (" ..." if len(items) > limit else "")
+    return ", ".join(items[:limit]) + (", ..." if len(items) > limit else "")
 
 
 def _other_rules(resolution: Resolution) -> list[str]:
