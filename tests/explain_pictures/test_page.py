@@ -211,7 +211,7 @@ def test_the_address_holds_the_call(visit: Any) -> None:
     page.page.reload()
     assert page.numbers() == ["15x14", "-3x-3"]
     page.page.evaluate("location.hash = 'd=onnx&size=7&kernel=4&strides=3&p=same_lower&output_shape=1e9x2<b>'")
-    page.page.wait_for_function("document.getElementById('dialect').value === 'onnx'")
+    page.page.locator("#answer small", has_text="ONNX").wait_for()
     assert page.numbers()[0] == "21"
 
 
@@ -219,7 +219,7 @@ def test_copying_the_code(visit: Any) -> None:
     page = visit(html(), permissions=["clipboard-read", "clipboard-write"])
     page.page.click("[data-library=ONNX]")
     page.page.click("#copy")
-    page.page.wait_for_function("document.getElementById('copy').textContent === 'Copied'")
+    page.page.locator("#copy[data-copied=ONNX]").wait_for()
     copied = page.page.evaluate("navigator.clipboard.readText()")
     assert copied == page.page.get_attribute("#code", "data-text")
     assert "ConvTranspose" in copied

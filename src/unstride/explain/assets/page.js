@@ -345,6 +345,7 @@
       $("copy").focus();
     }
     $("copy").textContent = "Copied";
+    $("copy").dataset.copied = state.library;
     setTimeout(() => ($("copy").textContent = "Copy"), 1200);
   }
 
