@@ -19,6 +19,8 @@ environment is restored.
 
 from __future__ import annotations
 
+from unstride.codegen.pool_placement import TIDS, placement_ir
+from unstride.codegen.pool_target import EXTERNALS, target_ir
 from unstride.plan.machine import ISA
 
 __all__ = [
@@ -34,20 +36,15 @@ __all__ = [
 
 JOB_WORDS = ("task", "arg", "tasks", "next", "threads", "interruptible")
 SYMBOLS = ("attach", "launch", "stop", "worker")
-EXTERNALS = frozenset(
-    {"clock_gettime", "sched_getaffinity", "sched_getcpu", "sched_setaffinity", "sched_yield", "syscall"}
-)
 MAX_WORKERS = 255
 PAGE_BYTES = 4096
 
-# Words of the page, each on its own cache line where two threads write.
-_GENERATION, _SLEEPERS, _STATE, _NEXT, _BUSY, _JOB, _STOP = (64 * line for line in range(7))
+# Words of the page, each on its own cache line where two threads write. The first word is the generation, which
+# counts launches: a pointer to the page is a pointer to it.
+_SLEEPERS, _STATE, _NEXT, _BUSY, _JOB, _STOP = (64 * line for line in range(1, 7))
 SPIN_OFFSET = 448  # nanoseconds an idle worker spins before it sleeps
 SPINNERS_OFFSET = 456  # how many workers do that; the others sleep at once
 _WORKERS = 460
-_MASK = 512  # the affinity the workers have now
-_TIDS = 1024
-_MASK_BYTES = 128
 
 # Bits of the state word: 0-15 workers inside, 16-31 workers that joined, 32-47 how many may, 48 open.
 _OPEN = 1 << 48
@@ -58,8 +55,6 @@ _SLICE_NS = 20_000_000
 # A launcher that waits for a worker yields often: that worker may be on its CPU. An idle worker yields rarely: beside
 # somebody else's spinning thread (NumPy's BLAS spins for 30 ms) every yield costs it a slice of some milliseconds.
 _WAITING_PAUSES, _IDLE_PAUSES = 64, 1024
-# Where CPUs are few, a wake-up lands on the launcher's own; where they are many, the kernel finds a free one.
-_FEW_WORKERS = 8
 
 _MONOTONIC, _MONOTONIC_COARSE = 1, 6
 _FUTEX_WAIT_PRIVATE, _FUTEX_WAKE_PRIVATE = 128, 129
@@ -67,90 +62,12 @@ _FUTEX_WAIT_PRIVATE, _FUTEX_WAKE_PRIVATE = 128, 129
 
 def pool_ir(isa: ISA) -> str:
     """The module: `attach(page)`, `launch(job)` (1 while tasks are left), `worker(page)` for a new thread, `stop()`."""
-    target = _X86 if isa.triple.startswith("x86_64") else _ARM
-    return "\n".join((_DECLARATIONS, target, _COMMON, _LAUNCH, _WAKE, _WORKER))
+    return "\n".join((target_ir(isa), _COMMON, _LAUNCH, _WAKE, placement_ir(), _WORKER))
 
-
-_DECLARATIONS = """
-@page = internal global ptr null
-declare i32 @clock_gettime(i32, ptr)
-declare i32 @sched_getaffinity(i32, i64, ptr)
-declare i32 @sched_setaffinity(i32, i64, ptr)
-declare i32 @sched_getcpu()
-declare i32 @sched_yield()
-declare i64 @syscall(i64, ...)
-"""
-
-# The default of MXCSR is 0x1F80: all exceptions masked, round to nearest, neither FTZ nor DAZ. FPCR's is 0.
-_X86 = """
-declare void @llvm.x86.sse2.pause()
-declare void @llvm.x86.sse.stmxcsr(ptr)
-declare void @llvm.x86.sse.ldmxcsr(ptr)
-define internal void @relax() alwaysinline {
-  call void @llvm.x86.sse2.pause()
-  ret void
-}
-define internal i64 @float_environment() alwaysinline {
-  %word = alloca i32
-  call void @llvm.x86.sse.stmxcsr(ptr %word)
-  %now = load i32, ptr %word
-  %wide = zext i32 %now to i64
-  ret i64 %wide
-}
-define internal void @set_float_environment(i64 %value) alwaysinline {
-  %word = alloca i32
-  %narrow = trunc i64 %value to i32
-  store i32 %narrow, ptr %word
-  call void @llvm.x86.sse.ldmxcsr(ptr %word)
-  ret void
-}
-define internal void @default_float_environment() alwaysinline {
-  call void @set_float_environment(i64 8064)
-  ret void
-}
-define internal i64 @futex(ptr %word, i32 %operation, i32 %value) {
-  %r = call i64 (i64, ...) @syscall(i64 202, ptr %word, i32 %operation, i32 %value, ptr null)
-  ret i64 %r
-}
-define internal i32 @thread_id() {
-  %id = call i64 (i64, ...) @syscall(i64 186)
-  %narrow = trunc i64 %id to i32
-  ret i32 %narrow
-}
-"""
-
-_ARM = """
-declare void @llvm.aarch64.hint(i32)
-declare i64 @llvm.aarch64.get.fpcr()
-declare void @llvm.aarch64.set.fpcr(i64)
-define internal void @relax() alwaysinline {
-  call void @llvm.aarch64.hint(i32 1)
-  ret void
-}
-define internal i64 @float_environment() alwaysinline {
-  %now = call i64 @llvm.aarch64.get.fpcr()
-  ret i64 %now
-}
-define internal void @set_float_environment(i64 %value) alwaysinline {
-  call void @llvm.aarch64.set.fpcr(i64 %value)
-  ret void
-}
-define internal void @default_float_environment() alwaysinline {
-  call void @set_float_environment(i64 0)
-  ret void
-}
-define internal i64 @futex(ptr %word, i32 %operation, i32 %value) {
-  %r = call i64 (i64, ...) @syscall(i64 98, ptr %word, i32 %operation, i32 %value, ptr null)
-  ret i64 %r
-}
-define internal i32 @thread_id() {
-  %id = call i64 (i64, ...) @syscall(i64 178)
-  %narrow = trunc i64 %id to i32
-  ret i32 %narrow
-}
-"""
 
 _COMMON = f"""
+@page = internal global ptr null
+
 define void @attach(ptr %page) {{
   store ptr %page, ptr @page
   ret void
@@ -345,93 +262,6 @@ wake:
 return:
   ret void
 }}
-
-; let the workers run where the launcher may run, and, where CPUs are few, not on the launcher's own CPU
-define internal void @place(ptr %page, i32 %workers) {{
-entry:
-  %mask = alloca [{_MASK_BYTES // 8} x i64], align 8
-  call void @llvm.memset.inline.p0.i64(ptr %mask, i8 0, i64 {_MASK_BYTES}, i1 false)
-  %r = call i32 @sched_getaffinity(i32 0, i64 {_MASK_BYTES}, ptr %mask)
-  %known = icmp sge i32 %r, 0
-  %few = icmp sle i32 %workers, {_FEW_WORKERS}
-  br i1 %known, label %choose, label %return
-
-choose:
-  %alone = call i64 @bits(ptr %mask)
-  %several = icmp sgt i64 %alone, 1
-  %leave = and i1 %several, %few
-  br i1 %leave, label %exclude, label %compare
-
-exclude:
-  %cpu = call i32 @sched_getcpu()
-  %valid = icmp ult i32 %cpu, {8 * _MASK_BYTES}
-  br i1 %valid, label %clear, label %compare
-
-clear:
-  %word = lshr i32 %cpu, 6
-  %bit = and i32 %cpu, 63
-  %bit_wide = zext i32 %bit to i64
-  %one = shl i64 1, %bit_wide
-  %keep = xor i64 %one, -1
-  %word_at = getelementptr i64, ptr %mask, i32 %word
-  %old = load i64, ptr %word_at
-  %new = and i64 %old, %keep
-  store i64 %new, ptr %word_at
-  br label %compare
-
-compare:
-  %i = phi i64 [ 0, %choose ], [ 0, %exclude ], [ 0, %clear ], [ %i_next, %compare ]
-  %changed = phi i64 [ 0, %choose ], [ 0, %exclude ], [ 0, %clear ], [ %changed_next, %compare ]
-  %mine_at = getelementptr i64, ptr %mask, i64 %i
-  %mine = load i64, ptr %mine_at
-  %last_offset = mul i64 %i, 8
-  %last_byte = add i64 %last_offset, {_MASK}
-  %last_at = getelementptr i8, ptr %page, i64 %last_byte
-  %last = load i64, ptr %last_at
-  store i64 %mine, ptr %last_at
-  %difference = xor i64 %mine, %last
-  %changed_next = or i64 %changed, %difference
-  %i_next = add i64 %i, 1
-  %compared = icmp eq i64 %i_next, {_MASK_BYTES // 8}
-  br i1 %compared, label %decide, label %compare
-
-decide:
-  %same = icmp eq i64 %changed_next, 0
-  br i1 %same, label %return, label %move
-
-move:
-  %w = phi i32 [ 0, %decide ], [ %w_next, %move ]
-  %tids = getelementptr i8, ptr %page, i64 {_TIDS}
-  %tid_at = getelementptr i32, ptr %tids, i32 %w
-  %tid = load i32, ptr %tid_at
-  %moved = call i32 @sched_setaffinity(i32 %tid, i64 {_MASK_BYTES}, ptr %mask)
-  %w_next = add i32 %w, 1
-  %all = icmp sge i32 %w_next, %workers
-  br i1 %all, label %return, label %move
-
-return:
-  ret void
-}}
-
-define internal i64 @bits(ptr %mask) {{
-entry:
-  br label %loop
-loop:
-  %i = phi i64 [ 0, %entry ], [ %i_next, %loop ]
-  %sum = phi i64 [ 0, %entry ], [ %sum_next, %loop ]
-  %at = getelementptr i64, ptr %mask, i64 %i
-  %word = load i64, ptr %at
-  %count = call i64 @llvm.ctpop.i64(i64 %word)
-  %sum_next = add i64 %sum, %count
-  %i_next = add i64 %i, 1
-  %end = icmp eq i64 %i_next, {_MASK_BYTES // 8}
-  br i1 %end, label %return, label %loop
-return:
-  ret i64 %sum_next
-}}
-
-declare i64 @llvm.ctpop.i64(i64)
-declare void @llvm.memset.inline.p0.i64(ptr, i8, i64, i1)
 """
 
 _WORKER = f"""
@@ -440,7 +270,7 @@ entry:
   call void @default_float_environment()
   %tid = call i32 @thread_id()
   %workers_at = getelementptr i8, ptr %page, i64 {_WORKERS}
-  %tids = getelementptr i8, ptr %page, i64 {_TIDS}
+  %tids = getelementptr i8, ptr %page, i64 {TIDS}
   %index = atomicrmw add ptr %workers_at, i32 1 seq_cst
   %tid_at = getelementptr i32, ptr %tids, i32 %index
   store i32 %tid, ptr %tid_at
