@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections import defaultdict
 from collections.abc import Sequence
 from statistics import median
 from typing import Any
@@ -43,9 +44,8 @@ def print_report(run: Run, *, layers: bool = True) -> None:
         _table("Where this package is slowest against the best peer", *_worst_table(behind))
     if rows:
         _table("From weights to the first result (compilation and packing, and one call)", *_readiness_table(rows))
-    trouble = [[row.layer, row.variant, name, text] for row in rows for name, text in row.trouble.items()]
-    if trouble:
-        _table("Not timed", ["layer", "variant", "who", "why"], trouble)
+    if any(row.trouble for row in rows):
+        _table("Not timed", *_trouble_table(rows))
 
 
 def print_change(before: Run, after: Run) -> None:
@@ -144,6 +144,16 @@ def _readiness_table(rows: Sequence[Row]) -> tuple[list[str], Cells]:
         times = sorted(row.first_result_ms[name] for row in rows if name in row.first_result_ms)
         body.append([name, str(len(times)), f"{median(times):.1f}", f"{times[-1]:.1f}"])
     return ["contender", "layers", "median ms", "most ms"], body
+
+
+def _trouble_table(rows: Sequence[Row]) -> tuple[list[str], Cells]:
+    """One line for each reason, with the first layer it was met on."""
+    cases: dict[tuple[str, str, str], list[str]] = defaultdict(list)
+    for row in rows:
+        for name, text in row.trouble.items():
+            cases[row.variant, name, text].append(row.layer)
+    body = [[*case, str(len(layers)), layers[0]] for case, layers in cases.items()]
+    return ["variant", "who", "why", "layers", "first met on"], body
 
 
 def _number(value: float | None, form: str) -> str:
