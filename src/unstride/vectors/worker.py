@@ -20,8 +20,9 @@ import numpy as np
 from unstride.cases import DIALECTS, Call, random_call, random_problem
 from unstride.dialects import Resolution
 from unstride.problem import Problem
-from unstride.reference import error_bound, reference
+from unstride.reference import reference
 from unstride.vectors.engines import ENGINE_DIALECTS, RUNNERS, run_ours
+from unstride.vectors.judge import allowed_error
 from unstride.vectors.kit import as_written, integer_operands
 
 __all__ = ["answer", "drawn_problem"]
@@ -84,7 +85,7 @@ def _judge_problem(problem: Problem, index: int) -> dict[str, Any]:
         result = run_ours(problem, data, weights, "strict" if exact_case else "standard")
     except Exception as error:
         return case | {"outcome": "refused", "detail": _first_line(error)}
-    bound = 0.0 if exact_case else error_bound(problem, data, weights)
+    bound = 0.0 if exact_case else allowed_error(problem, data, weights, None, by_norm=True)
     return case | _verdict(result, reference(problem, data, weights), bound)
 
 
