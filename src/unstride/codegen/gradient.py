@@ -20,9 +20,10 @@ from typing import Any
 from llvmlite import ir
 
 from unstride.codegen.emit import I64, PTR, Emitter, Int, Ptr
+from unstride.codegen.gradient_strips import emit_pack, emit_transpose_out, emit_transposing_pack
 from unstride.codegen.gradient_tile import GradientTiles, TileArgs
 from unstride.codegen.numbers import Numbers
-from unstride.codegen.strips import emit_copy, emit_transpose, emit_zero
+from unstride.codegen.strips import emit_zero
 from unstride.plan.gradient_job import Block, Finish, GradientJob, Item, RowAxis, StripPanel, VectorPanel
 
 __all__ = ["GradientFamily"]
@@ -67,10 +68,9 @@ class _Driver:
     ) -> None:
         self.numbers, self.family, self.tiles, self.finisher = numbers, family, tiles, finisher
         self.zero = emit_zero(module, numbers)
-        if family.channel_major:
-            self.pack = emit_transpose(module, "transpose_in", numbers, widen=True)
-        else:
-            self.pack = _emit_pack(module, numbers, emit_copy(module, numbers))
+        emit = emit_transposing_pack if family.channel_major else emit_pack
+        self.pack = emit(module, "pack", numbers, placed=False)
+        self.pack_placed = emit(module, "pack_placed", numbers, placed=True)
         self.e = e = Emitter(module, "run", [PTR, I64, I64])
         self.job = e.arg_ptr(0, I64)
         self.tables = e.ptr(self.get(GradientJob.TABLES), I64)
@@ -87,17 +87,24 @@ class _Driver:
         chunk, block_index = e.arg_int(1) % chunks, e.arg_int(1) // chunks
         self.block = self.table(self.get(GradientJob.BLOCKS)) + block_index * len(Block)
         self._slot()
-        shared = e.ptr(self.get(GradientJob.SCRATCH), self.numbers.computed)
-        shared = shared + chunk * self.get(GradientJob.SUMS) + self.block.int(Block.SUMS)
-        alone = chunks.equals(1)
-        self.sums = Ptr(e, e.b.select(alone, self.own_sums.value, shared.value), self.numbers.computed)
-        e.call(self.zero, self.sums, self.block.int(Block.SUMS_SIZE))
+        alone, direct = chunks.equals(1), self.get(GradientJob.DIRECT).differs(0)
+        self.sums = self._sums(chunk, alone, direct)
         boxes = self.get(GradientJob.BOXES)
-        for box in e.range(chunk * boxes // chunks, (chunk + 1) * boxes // chunks):
-            self._box(box)
-        with e.when(alone):
+        first = chunk * boxes // chunks
+        for box in e.range(first, (chunk + 1) * boxes // chunks):
+            self._box(box, box.equals(first))
+        with e.when(e.b.and_(alone, e.b.not_(direct))):
             e.call(self.finisher.write, self.job, self.block, self.sums, 0, self.block.int(Block.A))
         e.ret()
+
+    def _sums(self, chunk: Int, alone: Any, direct: Any) -> Ptr:
+        """Where this task's sums are: those of its chunk, its own, or the result itself."""
+        e, computed = self.e, self.numbers.computed
+        shared = e.ptr(self.get(GradientJob.SCRATCH), computed)
+        shared = shared + chunk * self.get(GradientJob.SUMS) + self.block.int(Block.SUMS)
+        result = e.ptr(self.get(GradientJob.RESULT), computed) + self.block.int(Block.RESULT)
+        own = e.b.select(direct, result.value, self.own_sums.value)
+        return Ptr(e, e.b.select(alone, own, shared.value), computed)
 
     def _slot(self) -> None:
         """This thread's part of the scratch."""
@@ -116,23 +123,21 @@ class _Driver:
 
     # -- one box of positions
 
-    def _box(self, box: Int) -> None:
+    def _box(self, box: Int, fresh: Any) -> None:
         e = self.e
+        self.tile_args.store(TileArgs.FRESH, e.select(fresh, 1, 0))
         x_blocks = self.get(GradientJob.X_BLOCKS)
         self.x0 = box % x_blocks * self.get(GradientJob.X_UNIT)
         self.x1 = e.min(self.x0 + self.get(GradientJob.X_UNIT), self.get(GradientJob.X_SIZE))
         self.q0 = box // x_blocks * self.get(GradientJob.ROW_UNIT)
         self.q1 = e.min(self.q0 + self.get(GradientJob.ROW_UNIT), self.get(GradientJob.ROWS))
         self.columns = self.x1 - self.x0
-        step = self.get(GradientJob.X_STEP)
-        # Rows at least a whole number of steps wide let a run go on from row to row where taps do not overlap.
-        self.large_columns = e.max((self.columns - 1) * step + self.get(GradientJob.X_SPAN), self.columns * step)
         self._fill_small()
         for tap in e.range(self.block.int(Block.FIRST_TAP), self.block.int(Block.LAST_TAP)):
             rows = self._list_rows(tap)
-            with e.when(rows > 0):
+            with e.when(e.b.or_(rows > 0, fresh)):
                 self._fill_large(rows)
-                self._products(tap, rows)
+                self._products(tap, rows, fresh)
 
     def _fill_small(self) -> None:
         e = self.e
@@ -149,7 +154,7 @@ class _Driver:
                 inside = ((first - segment * per_segment) * self.get(GradientJob.X_SIZE) + self.x0) * x_stride
                 at = channel + segment * self.get(GradientJob.SEGMENT_STRIDE) + inside
                 to = target + (first - self.q0) * self.columns * panel.int(StripPanel.PITCH)
-                self._pack(panel, to, at, (last - first) * self.columns, GradientJob.SMALL_X_STRIDE)
+                self._pack(self.pack, panel, to, self.tables, at, (last - first) * self.columns, _SMALL)
 
     def _list_rows(self, tap: Int) -> Int:
         """Write the lists for the rows where a tap of the row axes falls inside the large side; how many they are."""
@@ -172,7 +177,7 @@ class _Driver:
             with e.when(alive.get().differs(0)):
                 n = count.get()
                 self.small_rows.store(n, row * self.columns)
-                self.large_rows.store(n, n * self.large_columns)
+                self.large_rows.store(n, n * self.get(GradientJob.STRIP_ROW))
                 self.sources.store(n, offset.get())
                 count.set(n + 1)
         return count.get()
@@ -187,15 +192,21 @@ class _Driver:
         source = e.ptr(self.get(GradientJob.LARGE), self.numbers.stored)
         source = source + self.block.int(Block.LARGE_CHANNEL) * self.get(GradientJob.LARGE_C_STRIDE)
         source = source + (first + left) * self.get(GradientJob.LARGE_X_STRIDE)
+        places = self.table(self.get(GradientJob.PLACES)) + left
         with e.when(right > left):
             for panel in self._panels(Block.LARGE_PANELS, Block.LARGE_COUNT):
                 target = self.large_strip + panel.int(StripPanel.START) * self.get(GradientJob.LARGE_PIXELS)
-                self._clear(panel, target, rows * self.large_columns)
+                self._clear(panel, target, self.get(GradientJob.LARGE_PIXELS))
                 channel = source + panel.int(StripPanel.CHANNEL) * self.get(GradientJob.LARGE_C_STRIDE)
                 for row in e.range(rows):
-                    to = target + (self.large_rows.int(row) + left) * panel.int(StripPanel.PITCH)
+                    to = target + self.large_rows.int(row) * panel.int(StripPanel.PITCH)
                     at = channel + self.sources.int(row)
-                    self._pack(panel, to, at, right - left, GradientJob.LARGE_X_STRIDE)
+                    with e.either(self.get(GradientJob.PLACED).differs(0)) as (then, otherwise):
+                        with then:
+                            self._pack(self.pack_placed, panel, to, places, at, right - left, _LARGE)
+                        with otherwise:
+                            to = to + left * panel.int(StripPanel.PITCH)
+                            self._pack(self.pack, panel, to, places, at, right - left, _LARGE)
 
     def _panels(self, start: Block, count: Block) -> Any:
         panels = self.table(self.block.int(start))
@@ -207,18 +218,24 @@ class _Driver:
         with self.e.when(panel.int(StripPanel.WIDTH) < panel.int(StripPanel.PITCH)):
             self.e.call(self.zero, target, pixels * panel.int(StripPanel.PITCH))
 
-    def _pack(self, panel: Ptr, to: Ptr, at: Ptr, pixels: Int, x_stride: GradientJob) -> None:
+    def _pack(
+        self,
+        pack: Any,
+        panel: Ptr,
+        to: Ptr,
+        places: Ptr,
+        at: Ptr,
+        pixels: Int,
+        strides: tuple[GradientJob, GradientJob],
+    ) -> None:
         pitch, width = panel.int(StripPanel.PITCH), panel.int(StripPanel.WIDTH)
-        if self.family.channel_major:
-            small = x_stride is GradientJob.SMALL_X_STRIDE
-            c_stride = self.get(GradientJob.SMALL_C_STRIDE if small else GradientJob.LARGE_C_STRIDE)
-            self.e.call(self.pack, to, pitch, at, c_stride, width, pixels)
-        else:
-            self.e.call(self.pack, to, pitch, at, self.get(x_stride), width, pixels)
+        x_stride, c_stride = strides
+        stride = self.get(c_stride if self.family.channel_major else x_stride)
+        self.e.call(pack, to, pitch, places, at, stride, width, pixels)
 
     # -- products
 
-    def _products(self, tap: Int, rows: Int) -> None:
+    def _products(self, tap: Int, rows: Int, fresh: Any) -> None:
         e, args = self.e, self.tile_args
         large = self.get(GradientJob.VECTOR_IS_LARGE).differs(0)
         lists = [Int(e, e.b.ptrtoint(rows.value, I64)) for rows in (self.small_rows, self.large_rows)]
@@ -232,16 +249,17 @@ class _Driver:
         for v in e.range(self.block.int(Block.VECTOR_COUNT)):
             panel = vector_panels + v * len(VectorPanel)
             for i in e.range(self.block.int(Block.ITEM_COUNT)):
-                self._item(_Place(self, large, panel, items + i * len(Item), sums, rows))
+                self._item(_Place(self, large, panel, items + i * len(Item), sums, rows), fresh)
 
-    def _item(self, place: _Place) -> None:
+    def _item(self, place: _Place, fresh: Any) -> None:
         """All positions where every tap of the item exists; then, tap by tap, those where only some do."""
         e, item = self.e, place.item
         first, last = item.int(Item.FIRST_TAP), item.int(Item.LAST_TAP)
         low, _ = self._x_range(first)
         _, high = self._x_range(last)
-        self._tile(place, e.int(0), item.int(Item.ROWS), e.max(low, self.x0), e.min(high, self.x1))
+        self._tile(place, e.int(0), item.int(Item.ROWS), e.max(low, self.x0), e.min(high, self.x1), fresh)
         with e.when(first.differs(last)):
+            self.tile_args.store(TileArgs.FRESH, e.int(0))
             per_tap, rows = self.get(GradientJob.ROWS_PER_TAP), item.int(Item.ROWS)
             skipped = item.int(Item.SUMS_ROW) - first * per_tap
             for k in e.range(first, last + 1):
@@ -252,15 +270,18 @@ class _Driver:
                 right = e.max(e.max(high, low), self.x0), e.min(own_high, self.x1)
                 for x0, x1 in (left, right):
                     self._tile(place, row0, row1 - row0, x0, x1)
+            self.tile_args.store(TileArgs.FRESH, e.select(fresh, 1, 0))
 
     def _x_range(self, tap: Int) -> tuple[Int, Int]:
         ranges = self.table(self.get(GradientJob.X_RANGES)) + tap * 2
         return ranges.int(0), ranges.int(1)
 
-    def _tile(self, place: _Place, row: Int, rows: Int, x0: Int, x1: Int) -> None:
+    def _tile(self, place: _Place, row: Int, rows: Int, x0: Int, x1: Int, fresh: Any = None) -> None:
+        """Add the products at [x0, x1); with `fresh`, sums begin here even if there is no product."""
         e, args = self.e, self.tile_args
-        with e.when(x1 > x0):
-            length = x1 - x0
+        length = e.max(x1 - x0, 0)
+        some = e.b.and_(length > 0, place.runs > 0)
+        with e.when(some if fresh is None else e.b.or_(some, fresh)):
             vectors, row_values = place.addresses(row, x0 - self.x0)
             args.store(TileArgs.VECTORS, vectors)
             args.store(TileArgs.ROWS, row_values)
@@ -279,9 +300,14 @@ class _Driver:
     def _one_run(self, runs: Int, length: Int) -> Any:
         """Whether the runs follow each other without a gap in both strips."""
         e = self.e
-        dense = self.large_columns.equals(self.columns * self.get(GradientJob.X_STEP))
-        neighbours = (self.small_rows.int(runs - 1) - self.small_rows.int(0)).equals((runs - 1) * self.columns)
-        return e.b.and_(e.b.and_(length.equals(self.columns), dense), neighbours)
+        dense = self.get(GradientJob.STRIP_ROW).equals(self.columns * self.get(GradientJob.STRIP_STEP))
+        last = e.max(runs - 1, 0)
+        neighbours = (self.small_rows.int(last) - self.small_rows.int(0)).equals(last * self.columns)
+        return e.b.and_(e.b.and_(length.equals(self.columns), dense), e.b.and_(neighbours, runs > 0))
+
+
+_SMALL = (GradientJob.SMALL_X_STRIDE, GradientJob.SMALL_C_STRIDE)
+_LARGE = (GradientJob.LARGE_X_STRIDE, GradientJob.LARGE_C_STRIDE)
 
 
 class _Place:
@@ -294,7 +320,7 @@ class _Place:
         get = driver.get
         pixels = get(GradientJob.SMALL_PIXELS), get(GradientJob.LARGE_PIXELS)
         strips = driver.small_strip, driver.large_strip
-        steps = e.int(1), get(GradientJob.X_STEP)
+        steps = e.int(1), get(GradientJob.STRIP_STEP)
 
         def side(of_vectors: bool, pair: Any) -> Int:
             small, big = (e.int(value) for value in pair)
@@ -330,7 +356,7 @@ class _Finisher:
 
     def __init__(self, module: Any, numbers: Numbers) -> None:
         self.module, self.numbers = module, numbers
-        self.transpose = emit_transpose(module, "transpose_out", numbers, widen=False)
+        self.transpose = emit_transpose_out(module, "transpose_out", numbers)
         self.write = self._emit_write()
 
     def _emit_write(self) -> Any:
@@ -385,34 +411,3 @@ class _Finisher:
                 line.store(i, e.b.load(total.value, typ=ir.VectorType(self.numbers.computed, lanes)))
         e.call(self.write, job, block, sums, a0, a1)
         e.ret()
-
-
-def _emit_pack(module: Any, numbers: Numbers, copy: Any) -> Any:
-    """pack(target, pitch, source, stride, width, pixels): `width` elements of each pixel, widened; no more is read.
-
-    The width is cut into powers of two, each copied for all pixels in turn: no masks, no element loop.
-    """
-    e = Emitter(module, "pack", [PTR, I64, PTR, I64, I64, I64], internal=True)
-    target = e.arg_ptr(0, numbers.computed, noalias=True)
-    source = e.arg_ptr(2, numbers.stored, noalias=True)
-    pitch, stride, width, pixels = (e.arg_int(i) for i in (1, 3, 4, 5))
-    lanes = numbers.lanes
-    dense = e.b.and_(pitch.equals(width), stride.equals(width))
-    with e.either(dense) as (then, otherwise):
-        with then:
-            e.call(copy, target, source, pixels * width)
-        with otherwise:
-            whole = width - (width & (lanes - 1))
-            for column in e.range(0, whole, lanes):
-                for pixel in e.range(pixels):
-                    target.store(pixel * pitch + column, numbers.load(source, pixel * stride + column, lanes))
-            piece = lanes // 2
-            while piece:
-                with e.when((width & piece).differs(0)):
-                    column = width - (width & (2 * piece - 1))
-                    for pixel in e.range(pixels):
-                        value = numbers.load(source, pixel * stride + column, piece if piece > 1 else 0)
-                        target.store(pixel * pitch + column, value)
-                piece //= 2
-    e.ret()
-    return e.function

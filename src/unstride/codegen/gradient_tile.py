@@ -2,7 +2,7 @@
 
 At each position a tile reads a vector of one side's channels and, for each of its rows, one value of the other side
 (depthwise: a vector of the same channels at another tap). Positions come in runs of equal length; where a run starts in
-either strip is read from two lists. What was summed is added to memory at the end.
+either strip is read from two lists. What was summed is written or added to memory at the end.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ class TileArgs(IntEnum):
     HEIGHT = auto()  # rows that count
     SUMS = auto()
     SUMS_PITCH = auto()
+    FRESH = auto()  # 1 if the sums in memory start here
     TAP_STEP = auto()  # depthwise: elements from one row's vector to the next
 
 
@@ -86,7 +87,11 @@ class _Tile:
         for slot in (slot for row in self.sums for slot in row):
             e.b.store(constant(self.typ, 0.0), slot.value)
         self._accumulate()
-        self._add_to_memory()
+        with e.either(self.args.int(TileArgs.FRESH).differs(0)) as (then, otherwise):
+            with then:
+                self._write(add=False)
+            with otherwise:
+                self._write(add=True)
         e.ret()
 
     def _accumulate(self) -> None:
@@ -117,7 +122,7 @@ class _Tile:
                 old = self.e.b.load(slot.value, typ=self.typ)
                 self.e.b.store(self.numbers.multiply_add(self.e, factor, value, old), slot.value)
 
-    def _add_to_memory(self) -> None:
+    def _write(self, *, add: bool) -> None:
         e = self.e
         height, pitch = self.args.int(TileArgs.HEIGHT), self.args.int(TileArgs.SUMS_PITCH)
         target = e.ptr(self.args.int(TileArgs.SUMS), self.numbers.computed)
@@ -126,7 +131,9 @@ class _Tile:
                 line = target + pitch * m if m else target
                 for v, slot in enumerate(sums):
                     value = e.b.load(slot.value, typ=self.typ)
-                    line.store(v * self.lanes, e.b.fadd(line.load(v * self.lanes, self.lanes), value))
+                    if add:
+                        value = e.b.fadd(line.load(v * self.lanes, self.lanes), value)
+                    line.store(v * self.lanes, value)
 
 
 def _reference(module: Any, name: str) -> Any:

@@ -116,6 +116,7 @@ class _Planner:
         self.row_count = p.batch * prod(axis.x for axis in self.rows)
         self.row_tap_count = prod(axis.kernel for axis in self.rows)
         self.vector_is_large = not self.depthwise and self._cost(True) <= self._cost(False)
+        self.placed = self.vector_is_large and self.x.stride > 1
         self.cut = self._cut()
         self.row_unit, self.x_unit = self._box()
         self.boxes = -(-self.row_count // self.row_unit) * -(-self.x.x // self.x_unit)
@@ -133,14 +134,19 @@ class _Planner:
         return min(self.machine.l2_bytes // 2, (8 << 20) // max(4, self.machine.cores))
 
     def _cost(self, vector_is_large: bool) -> float:
-        """Cycles per position of one group, for a tile loop of this orientation."""
+        """Cycles for one group and one tap of the row axes, if vectors run over the channels of this side."""
         p = self.problem
         vectors, rows, repeat = (p.co, p.ci, self.x.kernel) if vector_is_large else (p.ci, p.co, 1)
         if not vector_is_large:
             rows, repeat = (rows * self.x.kernel, 1) if self._joined_taps else (rows, self.x.kernel)
         widths = [-(-width // self.tile.lanes) for _, width in _even(vectors, self.tile.columns, self.tile.lanes)]
         heights = [height for _, height in _even(rows, self.tile.height)]
-        return repeat * sum(_tile_cycles(height, width) for width in widths for height in heights)
+        cycles = repeat * sum(_tile_cycles(height, width) for width in widths for height in heights)
+        if not vector_is_large and self.x.stride * p.co * self.compute_bytes >= 512:
+            cycles *= 1.15  # rows of consecutive positions then compete for the same lines of L1
+        innermost = p.filter_layout[-1] == ("O" if vector_is_large else "I")
+        finish = (0.2 if innermost else 0.5) * p.ci * p.co * self.x.kernel
+        return cycles * self.row_count * self.x.x + finish
 
     @property
     def _joined_taps(self) -> bool:
@@ -213,7 +219,16 @@ class _Planner:
         return rows, columns
 
     def _large_columns(self, columns: int) -> int:
-        return max((columns - 1) * self.x.stride + self.x.span, columns * self.x.stride)
+        """Pixels of one row of the large strip: whole steps, so that rows may follow each other without a gap."""
+        return (columns - 1 + -(-self.x.span // self.x.stride)) * self.x.stride
+
+    def _places(self) -> list[int]:
+        """Where the pixels of a row go in the strip: those that one tap reads at consecutive positions side by side."""
+        if not self.placed:
+            return []
+        step, row = self.x.stride, self._large_columns(self.x_unit) // self.x.stride
+        pixels = (self.x_unit - 1) * step + self.x.span
+        return [pixel % step * (row * self.row_unit) + pixel // step for pixel in range(pixels)]
 
     def _strip_channels(self) -> tuple[int, int]:
         """Elements per pixel of the small and the large strip."""
@@ -239,8 +254,9 @@ class _Planner:
         shifts = [[k * axis.dilation - axis.begin for k in range(axis.kernel)] for axis in self.rows]
         row_taps = self._place(taps[::-1] for taps in product(*shifts))
         x_ranges = self._place(self.x.positions(k) for k in range(self.x.kernel))
+        self.places = self._places()
+        self.direct = chunks == 1 and self._sums_fit_the_result()
         blocks, sums = self._block_table()
-        largest = max(block[Block.SUMS_SIZE] for block in blocks)
         parts = max(1, min(8, self.cut.a // 8)) if chunks > 1 else 1
         small, large = self._strip_channels()
         small_pixels = self.row_unit * self.x_unit
@@ -248,7 +264,7 @@ class _Planner:
         slack = self.tile.columns + self.tile.height + (self.tile.height * self.x.span * large if self.depthwise else 0)
         offset_large = _round((small_pixels * small + slack) * self.compute_bytes)
         offset_sums = offset_large + _round((large_pixels * large + slack) * self.compute_bytes)
-        own = _round((largest + slack) * self.compute_bytes) if chunks == 1 else 0
+        own = _round((self._largest_sums() + slack) * self.compute_bytes) if chunks == 1 and not self.direct else 0
         slot = _round(offset_sums + own + 3 * 8 * self.row_unit)
         partial = _round((sums * chunks + slack) * self.compute_bytes) if chunks > 1 else 0
         fields = {
@@ -268,6 +284,11 @@ class _Planner:
             GradientJob.ROW_UNIT: self.row_unit,
             GradientJob.SMALL_PIXELS: small_pixels,
             GradientJob.LARGE_PIXELS: large_pixels,
+            GradientJob.STRIP_STEP: 1 if self.placed else self.x.stride,
+            GradientJob.STRIP_ROW: self._large_columns(self.x_unit) // (self.x.stride if self.placed else 1),
+            GradientJob.PLACED: int(self.placed),
+            GradientJob.PLACES: self._place([self.places]),
+            GradientJob.DIRECT: int(self.direct),
             GradientJob.ROW_AXES: row_axes,
             GradientJob.ROW_AXIS_COUNT: len(self.rows),
             GradientJob.ROW_TAPS: row_taps,
@@ -328,6 +349,17 @@ class _Planner:
         a, b = ("I", "O") if self.vector_is_large else ("O", "I")
         return of["G"], of["X"], of[a], of[b]
 
+    def _sums_fit_the_result(self) -> bool:
+        """Whether sums can be made in the result: same type, same order, whole vectors, and hardly read again."""
+        _, t, a, b = self._result_strides()
+        channels = self._channels
+        if self.problem.dtype not in ("f32", "f64") or b != 1 or channels[1] % self.tile.lanes or self.boxes > 2:
+            return False
+        return not self.depthwise and (self.vector_is_large or t == a * self.cut.a)
+
+    def _largest_sums(self) -> int:
+        return self.cut.row_taps * self.x.kernel * self.cut.a * _up(self.cut.b, self.tile.lanes)
+
     def _block_table(self) -> tuple[list[list[int]], int]:
         """The blocks, and the elements of all their sums."""
         stride_g, stride_t, stride_a, stride_b = self._result_strides()
@@ -355,16 +387,16 @@ class _Planner:
                     Block.LAST_TAP: last,
                     Block.TAPS: taps,
                     Block.SUMS: sums,
-                    Block.SUMS_SIZE: taps * a * known[a, b][Block.PITCH],
                     Block.RESULT: group * stride_g + tap * self.x.kernel * stride_t + a0 * stride_a + b0 * stride_b,
                 }
-                sums += fields[Block.SUMS_SIZE]
+                sums += taps * a * known[a, b][Block.PITCH]
                 blocks.append([fields[f] for f in Block])
         return blocks, sums
 
     def _panel_tables(self, a: int, b: int) -> dict[Block, int]:
         """The tables of all blocks of one shape."""
-        pitch = _up(b, self.tile.lanes)
+        _, stride_t, stride_a, _ = self._result_strides()
+        pitch, rows_per_tap = (stride_a, stride_t // stride_a) if self.direct else (_up(b, self.tile.lanes), a)
         wide = self.tile.columns
         vectors = [
             (start, width, wide if self.depthwise else _up(width, self.tile.lanes), start)
@@ -379,7 +411,7 @@ class _Planner:
             rows, items = vectors, self._depthwise_items()
         elif self.vector_is_large:
             rows = [(start, height, height, start) for start, height in _even(a, self.tile.height)]
-            items = self._panel_items(rows, a)
+            items = self._panel_items(rows, rows_per_tap)
         else:
             rows = [(0, a, a, 0)]
             items = self._window_items(a)
@@ -389,7 +421,7 @@ class _Planner:
             Block.A: a,
             Block.B: b,
             Block.PITCH: pitch,
-            Block.ROWS_PER_ROW_TAP: a * self.x.kernel,
+            Block.ROWS_PER_ROW_TAP: rows_per_tap * self.x.kernel,
             Block.SMALL_PANELS: self._place(small),
             Block.SMALL_COUNT: len(small),
             Block.LARGE_PANELS: self._place(large),
@@ -400,16 +432,16 @@ class _Planner:
             Block.ITEM_COUNT: len(items),
         }
 
-    def _panel_items(self, rows: list[tuple[int, int, int, int]], a: int) -> list[dict[Item, int]]:
+    def _panel_items(self, rows: list[tuple[int, int, int, int]], rows_per_tap: int) -> list[dict[Item, int]]:
         """Rows are channels of the small side: one item for each tap and panel."""
         return [
             {
-                Item.VECTOR_SHIFT: k * self.x.dilation,
+                Item.VECTOR_SHIFT: self.places[k * self.x.dilation] if self.placed else k * self.x.dilation,
                 Item.ROW_START: start,
                 Item.ROW_PITCH: pitch,
                 Item.ROW_SHIFT: 0,
                 Item.ROWS: height,
-                Item.SUMS_ROW: k * a + channel,
+                Item.SUMS_ROW: k * rows_per_tap + channel,
                 Item.FIRST_TAP: k,
                 Item.LAST_TAP: k,
             }

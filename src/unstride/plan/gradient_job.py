@@ -55,6 +55,10 @@ class GradientJob(_Field):
     LARGE_C_STRIDE = auto()
     LARGE_X_SIZE = auto()
     X_STEP = auto()  # pixels of the large side from one position to the next
+    STRIP_STEP = auto()  # the same in its strip
+    STRIP_ROW = auto()  # pixels of one row of its strip
+    PLACED = auto()  # 1 if a table tells where pixels go in the strip, else they keep their order
+    PLACES = auto()
     X_BEGIN = auto()
     X_SPAN = auto()  # pixels that the taps of one position span
     # tables
@@ -68,6 +72,7 @@ class GradientJob(_Field):
     ROWS_PER_TAP = auto()  # rows of an item that belong to one tap, where an item has rows of several
     ROW_STEP = auto()  # depthwise: elements of the strip from one tap to the next
     # the end
+    DIRECT = auto()  # 1 if sums are made in the result itself
     FINISH = auto()
     PARTS = auto()
     RESULT_T = auto()
@@ -94,10 +99,9 @@ class Block(_Field):
     TAPS = auto()  # taps of all axes
     A = auto()
     B = auto()
-    PITCH = auto()  # b, rounded up to vectors
+    PITCH = auto()  # elements from one row of sums to the next
     ROWS_PER_ROW_TAP = auto()
     SUMS = auto()  # where its sums start among those of a chunk
-    SUMS_SIZE = auto()
     RESULT = auto()
 
 

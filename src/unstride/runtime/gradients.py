@@ -38,7 +38,10 @@ __all__ = ["bias_gradient", "filter_gradient"]
 _SCRATCH_BYTES = 16 << 20
 _INLINE_WORK = 400_000  # multiply-adds (and quarter bytes) below which a second thread costs more than it gives
 _SHORT_WORK = 2_000_000  # the interpreter's lock is kept below this
+_SCRATCHES_KEPT = 2
 _ADDRESSES = struct.Struct("5q")  # the first fields of GradientJob
+
+_free_scratch: list[NDArray[np.uint8]] = []
 
 
 def filter_gradient(
@@ -98,7 +101,23 @@ class _Ready:
     def run(self, small: NDArray[Any], large: NDArray[Any], result: NDArray[Any], threads: int) -> None:
         plan = self.plan
         used = max(1, min(threads, self.threads, plan.tasks))
-        scratch = _scratch(plan.partial_bytes + plan.slot_bytes * used)
+        scratch = _take_scratch(plan.partial_bytes + plan.slot_bytes * used)
+        try:
+            self._launch(scratch, small, large, result, threads, used)
+        finally:
+            if len(_free_scratch) < _SCRATCHES_KEPT:
+                _free_scratch.append(scratch)
+
+    def _launch(
+        self,
+        scratch: NDArray[np.uint8],
+        small: NDArray[Any],
+        large: NDArray[Any],
+        result: NDArray[Any],
+        threads: int,
+        used: int,
+    ) -> None:
+        plan = self.plan
         job = ctypes.create_string_buffer(self.job, len(self.job))
         start = -(-buffers.address(scratch) // 64) * 64
         arrays = (buffers.address(array) for array in (small, large, result))
@@ -123,7 +142,14 @@ def _ready(problem: Problem, machine: Machine) -> _Ready:
     return _Ready(plan, np.array(plan.tables, np.int64), job, loaded.addresses, most, work < _SHORT_WORK)
 
 
-def _scratch(count: int) -> NDArray[np.uint8]:
+def _take_scratch(count: int) -> NDArray[np.uint8]:
+    """Work space of at least `count` bytes: a used one if it is large enough, for its pages are warm."""
+    try:
+        kept = _free_scratch.pop()
+        if kept.size >= count + 64:
+            return kept
+    except IndexError:
+        pass
     try:
         return np.empty(count + 64, np.uint8)
     except MemoryError:
