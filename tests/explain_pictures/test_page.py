@@ -168,6 +168,14 @@ def test_rule_sets_that_disagree_are_shown_and_can_be_followed(visit: Any) -> No
     assert page.text("#answer .good") == "spec and runtime agree here."
 
 
+def test_attributes_without_effect_are_marked(visit: Any) -> None:
+    page = visit(html())
+    assert page.page.locator(".row.inert").count() == 0
+    page.page.select_option("#auto_pad", "valid")
+    marked = page.page.evaluate("[...document.querySelectorAll('.row.inert')].map(row => row.dataset.row)")
+    assert marked == ["pads_begin", "pads_end"]
+
+
 def test_the_gradient_operator(visit: Any) -> None:
     operator = onednn.ConvTransposeBackpropData([2, 2], [1, 1], [1, 1], [1, 1], data_format="NCX", groups=2)
     resolution = operator.resolve((1, 6, 9, 9), (3, 3, 4, 3), None)
@@ -186,8 +194,10 @@ def test_a_refused_call_says_why_and_recovers(visit: Any) -> None:
     page.page.select_option("#dialect", "torch")
     page.page.fill("[type=number][data-field=output_padding]", "2")
     assert "output_padding" in page.text("#answer .bad")
+    assert page.page.locator("body.stale").count() == 1
     page.page.fill("[type=number][data-field=output_padding]", "1")
     assert page.page.locator("#answer .bad").count() == 0
+    assert page.page.locator("body.stale").count() == 0
     page.page.fill("[type=number][data-field=kernel]", "0")
     assert "kernel" in page.text("#answer .bad")
 

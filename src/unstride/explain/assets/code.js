@@ -61,7 +61,7 @@ const Code = (() => {
   /** A bare window: the OpenVINO operator can say it wherever it begins inside the reach of the taps. */
   function unstrideWindow(f) {
     if (f.direction === "gather" || !every(f.axes, (a) => a.begin >= 0)) {
-      return `# This window has no spelling as one operator.\n# The problem line, for unstride explain and unstride run:\n# ${problemLine(f)}`;
+      return `# This window has no spelling as one operator.\n# Its problem line, for unstride explain:\n# ${problemLine(f)}`;
     }
     const as = { ...f.call, dialect: "openvino", rules: "spec", output_shape: null, ...explicitPads(f) };
     return unstride({ ...f, call: as });

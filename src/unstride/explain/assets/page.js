@@ -146,11 +146,11 @@
     return [1, 2, 3].every((step) => answer({ ...state.call, [name]: state.call[name].map((v) => v + step) }) === now);
   }
 
-  function markInert() {
+  function markInert(resolved) {
     for (const name of ["pads_begin", "pads_end", "output_padding"]) {
       const row = $("fields").querySelector(`[data-row=${name}]`);
       if (!row) continue;
-      const inert = isInert(name);
+      const inert = resolved && isInert(name);
       row.classList.toggle("inert", inert);
       row.title = inert ? `${name} has no effect on this call` : "";
     }
@@ -256,6 +256,7 @@
     else if (event.key === "End") next.forEach((_, n) => (next[n] = sizes[n] - 1));
     else return;
     event.preventDefault();
+    state.hovered = null;
     choose(next);
   }
 
@@ -266,6 +267,7 @@
     $("diagnosis").className = verdict;
     $("diagnosis").textContent = words;
     $("phases").innerHTML = Panels.phases(resolution.axes);
+    $("othersCard").hidden = isWindow(); // a bare window has no attributes to carry elsewhere
     $("sizeHead").textContent = resolution.direction === "scatter" ? "Y" : "X";
     $("others").innerHTML = Panels.others(state.call, resolution);
     showCode();
@@ -280,9 +282,9 @@
 
   function update() {
     const refusal = resolveState();
-    markInert();
+    markInert(refusal === null);
     $("channelMap").innerHTML = Panels.channels(state.call, dialect().direction);
-    $("figure").classList.toggle("stale", refusal !== null);
+    document.body.classList.toggle("stale", refusal !== null); // what is shown below belongs to an earlier call
     history.replaceState(null, "", `#${toHash(state.call)}`);
     if (refusal) {
       $("answer").innerHTML = `<div class="note bad" role="alert">${escape(refusal)}</div>`;
