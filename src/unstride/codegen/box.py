@@ -35,7 +35,8 @@ class Box:
         self.strip = self.scratch_at(Job.OFFSET_STRIP, numbers.computed)
         self.out = self.scratch_at(Job.OFFSET_OUT, numbers.computed)
         self.planes_alive = self.scratch_at(Job.OFFSET_TAPS, I64)
-        self.taps = self.planes_alive + self.get(Job.PLANE_COUNT)
+        self.plane_offsets = self.planes_alive + self.get(Job.PLANE_COUNT)
+        self.taps = self.plane_offsets + self.get(Job.PLANE_COUNT)
 
     def get(self, field: Job) -> Int:
         return self.job.int(field)
@@ -54,13 +55,13 @@ class Box:
 
     def _decode(self, task: Int) -> None:
         e = self.e
-        p_blocks, x_blocks, v_blocks, n_blocks = (
-            self.get(f) for f in (Job.P_BLOCKS, Job.X_BLOCKS, Job.V_BLOCKS, Job.N_BLOCKS)
-        )
-        self.panel_block, rest = task % p_blocks, task // p_blocks
-        x_block, rest = rest % x_blocks, rest // x_blocks
+        x_blocks, v_blocks, n_blocks = (self.get(f) for f in (Job.X_BLOCKS, Job.V_BLOCKS, Job.N_BLOCKS))
+        # Panels change slowest: a core that takes task after task finds their weights still in its cache.
+        x_block, rest = task % x_blocks, task // x_blocks
         v_block, rest = rest % v_blocks, rest // v_blocks
-        n_block, self.outer_index = rest % n_blocks, rest // n_blocks
+        n_block, rest = rest % n_blocks, rest // n_blocks
+        outer_positions = self.get(Job.OUTER_POSITIONS)
+        self.outer_index, self.panel_block = rest % outer_positions, rest // outer_positions
         self.x0 = self.get(Job.X_LOW) + x_block * self.get(Job.X_UNIT)
         self.x1 = e.min(self.x0 + self.get(Job.X_UNIT), self.get(Job.X_HIGH))
         self.v0 = self.get(Job.V_LOW) + v_block * self.get(Job.V_UNIT)
@@ -94,10 +95,19 @@ class Box:
             for plane in e.range(self.get(Job.PLANE_COUNT)):
                 offset, alive = self._outer_offset(planes + plane * count)
                 self.planes_alive.store(plane, alive)
+                self.plane_offsets.store(plane, plane * self.plane_pitch)
                 with e.when(alive.differs(0)):
                     target = self.strip + (image * self.image_pitch + plane * self.plane_pitch)
                     for row in e.range(self.rows):
                         self._fill_row(target + row * self.row_pitch, source + offset, self.source_v + row)
+
+    def list_planes(self) -> None:
+        """What `fill` notes of the planes, when they are read where they lie."""
+        planes, count = self.plan + self.get(Job.PLANES), self.get(Job.OUTER_COUNT)
+        for plane in self.e.range(self.get(Job.PLANE_COUNT)):
+            offset, alive = self._outer_offset(planes + plane * count)
+            self.planes_alive.store(plane, alive)
+            self.plane_offsets.store(plane, offset)
 
     def _outer_offset(self, plane: Ptr) -> tuple[Int, Int]:
         """Source offset of a plane at this task's outer position, and 1 if the plane exists."""

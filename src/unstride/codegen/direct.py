@@ -16,7 +16,7 @@ from typing import Any
 from llvmlite import ir
 
 from unstride.codegen.box import Box
-from unstride.codegen.emit import I64, PTR, VOID, Emitter, Int, Ptr
+from unstride.codegen.emit import I64, PTR, VOID, Emitter, Int, Ptr, size_of
 from unstride.codegen.numbers import Numbers
 from unstride.codegen.tile import TileArgs, TileFamily, TileKind
 from unstride.plan.direct import DirectPlan
@@ -86,13 +86,41 @@ class _Driver(Box):
             chosen.set(e.ptr(flags, I64).int(e.arg_int(1)))
         with e.when(chosen.get().differs(0)):
             self.geometry()
-            self.fill()
+            self._reach_source()
             self.tile_args = e.stack(I64, TileArgs.COUNT)
             self.tile_args.store(TileArgs.TAPS, e.b.ptrtoint(self.taps.value, I64))
             self.tile_args.store(TileArgs.SLOPE_BITS, self.get(Job.SLOPE_BITS))
             for panel in self.panels():
                 self._panel(panel)
         e.ret()
+
+    def _reach_source(self) -> None:
+        """Fill the strip, unless the box can be read where it lies: pixel-major, of computed type, and no padding in it.
+
+        In a box of one row (or column) padding is not read anyway: taps that would are left out.
+        """
+        e = self.e
+        if self.channel_major or self.numbers.stored is not self.numbers.computed or self.family.depthwise:
+            self.fill()
+            return
+        rows_inside = e.b.and_(self.source_v >= 0, self.source_v + self.rows <= self.get(Job.SOURCE_V_SIZE))
+        columns_inside = e.b.and_(self.source_x >= 0, self.source_x + self.columns <= self.get(Job.SOURCE_X_SIZE))
+        rows_inside = e.b.or_(rows_inside, (self.v1 - self.v0).equals(1))
+        in_place = e.b.and_(e.b.and_(rows_inside, columns_inside), self.get(Job.IN_PLACE).differs(0))
+        strides = (Job.SOURCE_N_STRIDE, Job.SOURCE_V_STRIDE, Job.SOURCE_X_STRIDE)
+        first = self.n0 * self.get(Job.SOURCE_N_STRIDE) + self.source_v * self.get(Job.SOURCE_V_STRIDE)
+        first = first + self.source_x * self.get(Job.SOURCE_X_STRIDE)
+        source = e.ptr(self.get(Job.SOURCE), self.numbers.stored) + first
+        before = (self.image_pitch, self.row_pitch, self.pixel_pitch)
+        strip = self.strip
+        with e.when(e.b.not_(in_place)):
+            self.fill()
+        with e.when(in_place):
+            self.list_planes()
+        self.image_pitch, self.row_pitch, self.pixel_pitch = (
+            e.select(in_place, self.get(field), pitch) for field, pitch in zip(strides, before, strict=True)
+        )
+        self.strip = Ptr(e, e.b.select(in_place, source.value, strip.value), self.numbers.computed)
 
     # -- panels
 
@@ -134,7 +162,7 @@ class _Driver(Box):
         for o in e.range(panel.int(Panel.OUTER_COUNT)):
             plane = outer.int(o)
             with e.when(self.planes_alive.int(plane).differs(0)):
-                base = plane * self.plane_pitch + panel.int(Panel.CHANNEL)
+                base = self.plane_offsets.int(plane) + panel.int(Panel.CHANNEL)
                 for i in e.range(inner_count):
                     a_v, a_x = inner.int(i * 2), inner.int(i * 2 + 1)
                     v, x = self.source_v + a_v, self.source_x + a_x
@@ -200,17 +228,17 @@ class _Driver(Box):
             self.tile_args.store(TileArgs.LOW, x_range.int(XRange.LOW))
             self.tile_args.store(TileArgs.HIGH, high)
             total = self.images * height * length
-            cursor = _Cursor(e, v_first, x_first, rows[1], x_first + length)
+            cursor = _Cursor(e, place, v_first, x_first, height, length)
             for done in e.range(0, total, self.family.rows):
                 count = e.min(total - done, self.family.rows)
-                self._list_rows(place, cursor, count)
+                self._list_rows(cursor, count)
                 call_tile(e, self.tile_args, panel.int(Panel.VECTORS), count, self.family.vectors)
 
-    def _list_rows(self, place: _Place, cursor: _Cursor, count: Int) -> None:
+    def _list_rows(self, cursor: _Cursor, count: Int) -> None:
         """Addresses of the tile's rows; the spare rows of a tile that is too tall repeat the last one."""
         e = self.e
         for m in e.range(count):
-            source, result = place.at(cursor)
+            source, result = cursor.addresses()
             self.tile_args.store(m + TileArgs.SOURCES, source)
             self.tile_args.store(m + TileArgs.RESULTS, result)
             cursor.advance()
@@ -232,9 +260,9 @@ class _Affine:
     by_x: Int
     origin: tuple[Int, Int]
 
-    def at(self, image: Int, v: Int, x: Int) -> Int:
-        offset = image * self.by_image + (v - self.origin[0]) * self.by_v + (x - self.origin[1]) * self.by_x
-        pointer = self.base + offset
+    def at(self, v: Int, x: Int) -> Int:
+        """The address of a position of the first image."""
+        pointer = self.base + (v - self.origin[0]) * self.by_v + (x - self.origin[1]) * self.by_x
         return Int(pointer.e, pointer.e.b.ptrtoint(pointer.value, I64))
 
 
@@ -243,27 +271,33 @@ class _Place:
     source: _Affine
     result: _Affine
 
-    def at(self, cursor: _Cursor) -> tuple[Int, Int]:
-        image, v, x = cursor.image.get(), cursor.v.get(), cursor.x.get()
-        return self.source.at(image, v, x), self.result.at(image, v, x)
-
 
 class _Cursor:
-    """Walks the positions of a box: x fastest, then v, then the image."""
+    """Walks the positions of a box, x fastest, then v, then the image, carrying both addresses along by additions."""
 
-    def __init__(self, e: Emitter, v_first: Int, x_first: Int, v_end: Int, x_end: Int) -> None:
-        self.e, self.v_first, self.x_first, self.v_end, self.x_end = e, v_first, x_first, v_end, x_end
-        self.image, self.v, self.x = e.var(0), e.var(v_first), e.var(x_first)
+    def __init__(self, e: Emitter, place: _Place, v_first: Int, x_first: Int, height: Int, length: Int) -> None:
+        self.e, self.height, self.length = e, height, length
+        self.v_left, self.x_left = e.var(height), e.var(length)
+        self.ends = []
+        for affine in (place.source, place.result):
+            size = size_of(affine.base.element)
+            by_x, by_v, by_image = affine.by_x * size, affine.by_v * size, affine.by_image * size
+            row_jump, image_jump = by_v - (length - 1) * by_x, by_image - height * by_v
+            self.ends.append((e.var(affine.at(v_first, x_first)), by_x, row_jump, image_jump))
+
+    def addresses(self) -> list[Int]:
+        return [end[0].get() for end in self.ends]
 
     def advance(self) -> None:
         e = self.e
-        x = self.x.get() + 1
-        row_done = x.equals(self.x_end)
-        self.x.set(e.select(row_done, self.x_first, x))
-        v = e.select(row_done, self.v.get() + 1, self.v.get())
-        image_done = v.equals(self.v_end)
-        self.v.set(e.select(image_done, self.v_first, v))
-        self.image.set(e.select(image_done, self.image.get() + 1, self.image.get()))
+        x_left = self.x_left.get() - 1
+        row_done = x_left.equals(0)
+        v_left = self.v_left.get() - e.select(row_done, 1, 0)
+        image_done = v_left.equals(0)
+        self.x_left.set(e.select(row_done, self.length, x_left))
+        self.v_left.set(e.select(image_done, self.height, v_left))
+        for at, by_x, row_jump, image_jump in self.ends:
+            at.set(at.get() + e.select(row_done, row_jump, by_x) + e.select(image_done, image_jump, 0))
 
 
 def call_tile(e: Emitter, tile_args: Ptr, vectors: Int, count: Int, most_vectors: int) -> None:

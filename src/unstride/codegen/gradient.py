@@ -14,6 +14,7 @@ has sums of its own, and a second launch (`finish`) adds them in order: the spli
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +28,8 @@ from unstride.codegen.strips import emit_zero
 from unstride.plan.gradient_job import Block, Finish, GradientJob, Item, RowAxis, StripPanel, VectorPanel
 
 __all__ = ["GradientFamily"]
+
+_PIXELS_AT_A_TIME = 32
 
 
 @dataclass(frozen=True)
@@ -87,24 +90,17 @@ class _Driver:
         chunk, block_index = e.arg_int(1) % chunks, e.arg_int(1) // chunks
         self.block = self.table(self.get(GradientJob.BLOCKS)) + block_index * len(Block)
         self._slot()
-        alone, direct = chunks.equals(1), self.get(GradientJob.DIRECT).differs(0)
-        self.sums = self._sums(chunk, alone, direct)
+        alone = chunks.equals(1)
+        shared = e.ptr(self.get(GradientJob.SCRATCH), self.numbers.computed)
+        shared = shared + chunk * self.get(GradientJob.SUMS) + self.block.int(Block.SUMS)
+        self.sums = Ptr(e, e.b.select(alone, self.own_sums.value, shared.value), self.numbers.computed)
         boxes = self.get(GradientJob.BOXES)
         first = chunk * boxes // chunks
         for box in e.range(first, (chunk + 1) * boxes // chunks):
             self._box(box, box.equals(first))
-        with e.when(e.b.and_(alone, e.b.not_(direct))):
+        with e.when(alone):
             e.call(self.finisher.write, self.job, self.block, self.sums, 0, self.block.int(Block.A))
         e.ret()
-
-    def _sums(self, chunk: Int, alone: Any, direct: Any) -> Ptr:
-        """Where this task's sums are: those of its chunk, its own, or the result itself."""
-        e, computed = self.e, self.numbers.computed
-        shared = e.ptr(self.get(GradientJob.SCRATCH), computed)
-        shared = shared + chunk * self.get(GradientJob.SUMS) + self.block.int(Block.SUMS)
-        result = e.ptr(self.get(GradientJob.RESULT), computed) + self.block.int(Block.RESULT)
-        own = e.b.select(direct, result.value, self.own_sums.value)
-        return Ptr(e, e.b.select(alone, own, shared.value), computed)
 
     def _slot(self) -> None:
         """This thread's part of the scratch."""
@@ -144,17 +140,16 @@ class _Driver:
         x_stride, per_segment = self.get(GradientJob.SMALL_X_STRIDE), self.get(GradientJob.SEGMENT_ROWS)
         source = e.ptr(self.get(GradientJob.SMALL), self.numbers.stored)
         source = source + self.block.int(Block.SMALL_CHANNEL) * self.get(GradientJob.SMALL_C_STRIDE)
-        for panel in self._panels(Block.SMALL_PANELS, Block.SMALL_COUNT):
-            target = self.small_strip + panel.int(StripPanel.START) * self.get(GradientJob.SMALL_PIXELS)
-            self._clear(panel, target, (self.q1 - self.q0) * self.columns)
-            channel = source + panel.int(StripPanel.CHANNEL) * self.get(GradientJob.SMALL_C_STRIDE)
+
+        def runs() -> Iterator[_Run]:
             for segment in e.range(self.q0 // per_segment, (self.q1 - 1) // per_segment + 1):
                 first = e.max(self.q0, segment * per_segment)
                 last = e.min(self.q1, (segment + 1) * per_segment)
                 inside = ((first - segment * per_segment) * self.get(GradientJob.X_SIZE) + self.x0) * x_stride
-                at = channel + segment * self.get(GradientJob.SEGMENT_STRIDE) + inside
-                to = target + (first - self.q0) * self.columns * panel.int(StripPanel.PITCH)
-                self._pack(self.pack, panel, to, self.tables, at, (last - first) * self.columns, _SMALL)
+                at = source + segment * self.get(GradientJob.SEGMENT_STRIDE) + inside
+                yield _Run(at, (first - self.q0) * self.columns, (last - first) * self.columns)
+
+        self._fill(_Side.of_small(self), (self.q1 - self.q0) * self.columns, runs, None)
 
     def _list_rows(self, tap: Int) -> Int:
         """Write the lists for the rows where a tap of the row axes falls inside the large side; how many they are."""
@@ -193,45 +188,39 @@ class _Driver:
         source = source + self.block.int(Block.LARGE_CHANNEL) * self.get(GradientJob.LARGE_C_STRIDE)
         source = source + (first + left) * self.get(GradientJob.LARGE_X_STRIDE)
         places = self.table(self.get(GradientJob.PLACES)) + left
-        with e.when(right > left):
-            for panel in self._panels(Block.LARGE_PANELS, Block.LARGE_COUNT):
-                target = self.large_strip + panel.int(StripPanel.START) * self.get(GradientJob.LARGE_PIXELS)
-                self._clear(panel, target, self.get(GradientJob.LARGE_PIXELS))
-                channel = source + panel.int(StripPanel.CHANNEL) * self.get(GradientJob.LARGE_C_STRIDE)
-                for row in e.range(rows):
-                    to = target + self.large_rows.int(row) * panel.int(StripPanel.PITCH)
-                    at = channel + self.sources.int(row)
-                    with e.either(self.get(GradientJob.PLACED).differs(0)) as (then, otherwise):
-                        with then:
-                            self._pack(self.pack_placed, panel, to, places, at, right - left, _LARGE)
-                        with otherwise:
-                            to = to + left * panel.int(StripPanel.PITCH)
-                            self._pack(self.pack, panel, to, places, at, right - left, _LARGE)
 
-    def _panels(self, start: Block, count: Block) -> Any:
-        panels = self.table(self.block.int(start))
-        for index in self.e.range(self.block.int(count)):
-            yield panels + index * len(StripPanel)
+        def runs(skipped: Int) -> Iterator[_Run]:
+            for row in e.range(rows):
+                yield _Run(source + self.sources.int(row), self.large_rows.int(row) + skipped, right - left)
 
-    def _clear(self, panel: Ptr, target: Ptr, pixels: Int) -> None:
-        """Lanes beyond the last channel must hold something harmless: what was there before could be slow."""
-        with self.e.when(panel.int(StripPanel.WIDTH) < panel.int(StripPanel.PITCH)):
-            self.e.call(self.zero, target, pixels * panel.int(StripPanel.PITCH))
+        side, pixels = _Side.of_large(self), self.get(GradientJob.LARGE_PIXELS)
+        placed = self.get(GradientJob.PLACED).differs(0)
+        with e.when(right > left), e.either(placed) as (then, otherwise):
+            with then:
+                self._fill(side, pixels, lambda: runs(e.int(0)), places)
+            with otherwise:
+                self._fill(side, pixels, lambda: runs(left), None)
 
-    def _pack(
-        self,
-        pack: Any,
-        panel: Ptr,
-        to: Ptr,
-        places: Ptr,
-        at: Ptr,
-        pixels: Int,
-        strides: tuple[GradientJob, GradientJob],
-    ) -> None:
-        pitch, width = panel.int(StripPanel.PITCH), panel.int(StripPanel.WIDTH)
-        x_stride, c_stride = strides
-        stride = self.get(c_stride if self.family.channel_major else x_stride)
-        self.e.call(pack, to, pitch, places, at, stride, width, pixels)
+    def _fill(self, side: _Side, pixels: Int, runs: Callable[[], Iterator[_Run]], places: Ptr | None) -> None:
+        """Pack runs of pixels into every panel of a strip: one after another, or where `places` says."""
+        e = self.e
+        for panel in side.panels():
+            # Lanes beyond the last channel must hold something harmless: what was there before could be slow.
+            with e.when(panel.int(StripPanel.WIDTH) < panel.int(StripPanel.PITCH)):
+                e.call(self.zero, side.area(panel), pixels * panel.int(StripPanel.PITCH))
+        if self.family.channel_major:
+            for panel in side.panels():
+                for run in runs():
+                    side.pack(panel, run, places)
+            return
+        for run in runs():
+            # A few pixels at a time: memory is read in its own order, panels take their share from L1.
+            for start in e.range(0, run.pixels, _PIXELS_AT_A_TIME):
+                count = e.min(run.pixels - start, _PIXELS_AT_A_TIME)
+                to = run.to if places else run.to + start
+                part = _Run(run.source + start * side.x_stride, to, count)
+                for panel in side.panels():
+                    side.pack(panel, part, places and places + start)
 
     # -- products
 
@@ -306,8 +295,55 @@ class _Driver:
         return e.b.and_(e.b.and_(length.equals(self.columns), dense), e.b.and_(neighbours, runs > 0))
 
 
-_SMALL = (GradientJob.SMALL_X_STRIDE, GradientJob.SMALL_C_STRIDE)
-_LARGE = (GradientJob.LARGE_X_STRIDE, GradientJob.LARGE_C_STRIDE)
+@dataclass(frozen=True)
+class _Run:
+    """Consecutive pixels of an array and where they go in a strip."""
+
+    source: Ptr
+    to: Int
+    pixels: Int
+
+
+@dataclass(frozen=True)
+class _Side:
+    """One of the two arrays and its strip, as a block sees them."""
+
+    driver: _Driver
+    strip: Ptr
+    pixels: Int
+    x_stride: Int
+    c_stride: Int
+    table: Ptr
+    count: Int
+
+    @classmethod
+    def of_small(cls, driver: _Driver) -> _Side:
+        fields = (GradientJob.SMALL_PIXELS, GradientJob.SMALL_X_STRIDE, GradientJob.SMALL_C_STRIDE)
+        block = driver.block
+        panels = (driver.table(block.int(Block.SMALL_PANELS)), block.int(Block.SMALL_COUNT))
+        return cls(driver, driver.small_strip, *(driver.get(f) for f in fields), *panels)
+
+    @classmethod
+    def of_large(cls, driver: _Driver) -> _Side:
+        fields = (GradientJob.LARGE_PIXELS, GradientJob.LARGE_X_STRIDE, GradientJob.LARGE_C_STRIDE)
+        block = driver.block
+        panels = (driver.table(block.int(Block.LARGE_PANELS)), block.int(Block.LARGE_COUNT))
+        return cls(driver, driver.large_strip, *(driver.get(f) for f in fields), *panels)
+
+    def panels(self) -> Iterator[Ptr]:
+        for index in self.driver.e.range(self.count):
+            yield self.table + index * len(StripPanel)
+
+    def area(self, panel: Ptr) -> Ptr:
+        return self.strip + panel.int(StripPanel.START) * self.pixels
+
+    def pack(self, panel: Ptr, run: _Run, places: Ptr | None) -> None:
+        pitch, width = panel.int(StripPanel.PITCH), panel.int(StripPanel.WIDTH)
+        source = run.source + panel.int(StripPanel.CHANNEL) * self.c_stride
+        target = self.area(panel) + run.to * pitch
+        stride = self.c_stride if self.driver.family.channel_major else self.x_stride
+        pack = self.driver.pack_placed if places else self.driver.pack
+        self.driver.e.call(pack, target, pitch, places or self.table, source, stride, width, run.pixels)
 
 
 class _Place:

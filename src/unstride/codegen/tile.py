@@ -87,6 +87,7 @@ class _Tile:
         self.lanes = numbers.lanes
         self.typ = vector(numbers.computed, self.lanes)
         self.width = vectors * self.lanes
+        self.unrolled = rows == max(kind.rows) and vectors == max(kind.vectors)
 
     def emit(self) -> None:
         self.acc = [constant(self.typ, 0.0)] * (self.rows * self.vectors)
@@ -109,7 +110,14 @@ class _Tile:
             if self.kind.depthwise:
                 self._depthwise_step(rows, panel, acc)
                 continue
-            for k, inner in e.fold(0, run, 1, acc):
+            # Four steps a turn in the tile that does most of the work; elsewhere they only cost time to compile.
+            whole = e.int(0)
+            if self.unrolled:
+                whole = run & -4
+                for k, inner in e.fold(0, whole, 4, acc):
+                    for u in range(4):
+                        self._step(rows, panel, k + u, inner)
+            for k, inner in e.fold(whole, run, 1, acc):
                 self._step(rows, panel, k, inner)
 
     def _step(self, rows: list[Ptr], panel: Ptr, k: Int, acc: list[Any]) -> None:

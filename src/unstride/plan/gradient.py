@@ -255,7 +255,6 @@ class _Planner:
         row_taps = self._place(taps[::-1] for taps in product(*shifts))
         x_ranges = self._place(self.x.positions(k) for k in range(self.x.kernel))
         self.places = self._places()
-        self.direct = chunks == 1 and self._sums_fit_the_result()
         blocks, sums = self._block_table()
         parts = max(1, min(8, self.cut.a // 8)) if chunks > 1 else 1
         small, large = self._strip_channels()
@@ -264,7 +263,7 @@ class _Planner:
         slack = self.tile.columns + self.tile.height + (self.tile.height * self.x.span * large if self.depthwise else 0)
         offset_large = _round((small_pixels * small + slack) * self.compute_bytes)
         offset_sums = offset_large + _round((large_pixels * large + slack) * self.compute_bytes)
-        own = _round((self._largest_sums() + slack) * self.compute_bytes) if chunks == 1 and not self.direct else 0
+        own = _round((self._largest_sums() + slack) * self.compute_bytes) if chunks == 1 else 0
         slot = _round(offset_sums + own + 3 * 8 * self.row_unit)
         partial = _round((sums * chunks + slack) * self.compute_bytes) if chunks > 1 else 0
         fields = {
@@ -288,7 +287,6 @@ class _Planner:
             GradientJob.STRIP_ROW: self._large_columns(self.x_unit) // (self.x.stride if self.placed else 1),
             GradientJob.PLACED: int(self.placed),
             GradientJob.PLACES: self._place([self.places]),
-            GradientJob.DIRECT: int(self.direct),
             GradientJob.ROW_AXES: row_axes,
             GradientJob.ROW_AXIS_COUNT: len(self.rows),
             GradientJob.ROW_TAPS: row_taps,
@@ -349,14 +347,6 @@ class _Planner:
         a, b = ("I", "O") if self.vector_is_large else ("O", "I")
         return of["G"], of["X"], of[a], of[b]
 
-    def _sums_fit_the_result(self) -> bool:
-        """Whether sums can be made in the result: same type, same order, whole vectors, and hardly read again."""
-        _, t, a, b = self._result_strides()
-        channels = self._channels
-        if self.problem.dtype not in ("f32", "f64") or b != 1 or channels[1] % self.tile.lanes or self.boxes > 2:
-            return False
-        return not self.depthwise and (self.vector_is_large or t == a * self.cut.a)
-
     def _largest_sums(self) -> int:
         return self.cut.row_taps * self.x.kernel * self.cut.a * _up(self.cut.b, self.tile.lanes)
 
@@ -395,8 +385,7 @@ class _Planner:
 
     def _panel_tables(self, a: int, b: int) -> dict[Block, int]:
         """The tables of all blocks of one shape."""
-        _, stride_t, stride_a, _ = self._result_strides()
-        pitch, rows_per_tap = (stride_a, stride_t // stride_a) if self.direct else (_up(b, self.tile.lanes), a)
+        pitch = _up(b, self.tile.lanes)
         wide = self.tile.columns
         vectors = [
             (start, width, wide if self.depthwise else _up(width, self.tile.lanes), start)
@@ -411,7 +400,7 @@ class _Planner:
             rows, items = vectors, self._depthwise_items()
         elif self.vector_is_large:
             rows = [(start, height, height, start) for start, height in _even(a, self.tile.height)]
-            items = self._panel_items(rows, rows_per_tap)
+            items = self._panel_items(rows, a)
         else:
             rows = [(0, a, a, 0)]
             items = self._window_items(a)
@@ -421,7 +410,7 @@ class _Planner:
             Block.A: a,
             Block.B: b,
             Block.PITCH: pitch,
-            Block.ROWS_PER_ROW_TAP: rows_per_tap * self.x.kernel,
+            Block.ROWS_PER_ROW_TAP: a * self.x.kernel,
             Block.SMALL_PANELS: self._place(small),
             Block.SMALL_COUNT: len(small),
             Block.LARGE_PANELS: self._place(large),
@@ -432,7 +421,7 @@ class _Planner:
             Block.ITEM_COUNT: len(items),
         }
 
-    def _panel_items(self, rows: list[tuple[int, int, int, int]], rows_per_tap: int) -> list[dict[Item, int]]:
+    def _panel_items(self, rows: list[tuple[int, int, int, int]], a: int) -> list[dict[Item, int]]:
         """Rows are channels of the small side: one item for each tap and panel."""
         return [
             {
@@ -441,7 +430,7 @@ class _Planner:
                 Item.ROW_PITCH: pitch,
                 Item.ROW_SHIFT: 0,
                 Item.ROWS: height,
-                Item.SUMS_ROW: k * rows_per_tap + channel,
+                Item.SUMS_ROW: k * a + channel,
                 Item.FIRST_TAP: k,
                 Item.LAST_TAP: k,
             }

@@ -72,7 +72,6 @@ class GradientJob(_Field):
     ROWS_PER_TAP = auto()  # rows of an item that belong to one tap, where an item has rows of several
     ROW_STEP = auto()  # depthwise: elements of the strip from one tap to the next
     # the end
-    DIRECT = auto()  # 1 if sums are made in the result itself
     FINISH = auto()
     PARTS = auto()
     RESULT_T = auto()

@@ -78,6 +78,7 @@ class Job(_Field):
     CHANNELS = auto()
     PIXEL_PITCH = auto()
     PLANE_COUNT = auto()
+    IN_PLACE = auto()  # 1 if boxes without padding are read where they lie
     # the result side
     RESULT_V_STEP = auto()
     RESULT_X_STEP = auto()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
 
 from unstride.plan.direct import DirectPlan
@@ -76,6 +77,18 @@ class _Axis:
 
     def ranges(self, *, reach: bool) -> list[tuple[int, int]]:
         return [self.positions(phase.r, phase.taps, reach=reach) for phase in self.phases.phases]
+
+    @cached_property
+    def useful_share(self) -> float:
+        """Of all (position, tap) pairs, the share that reads the source and not its padding."""
+        step, pairs, useful = self.phases.source_step, 0, 0
+        for phase, (low, high) in zip(self.phases.phases, self.ranges(reach=False), strict=True):
+            pairs += len(phase.taps) * (high - low)
+            for tap in phase.taps:
+                first = -((tap.a + self.source_shift) // step)
+                last = (self.source_size - 1 - tap.a - self.source_shift) // step
+                useful += max(0, min(high - 1, last) - max(low, first) + 1)
+        return useful / pairs if pairs else 1.0
 
     def hull(self, *, reach: bool) -> tuple[int, int]:
         alive = [(low, high) for low, high in self.ranges(reach=reach) if high > low]
@@ -181,7 +194,7 @@ class _Builder:
         strip = _round(self._strip_bytes(grid.images, grid.v_unit, grid.x_unit))
         out = _round(self._out_bytes(grid.images, grid.v_unit, grid.x_unit))
         steps = max((p[Panel.INNER_COUNT] * p[Panel.OUTER_COUNT] for p in self.plan.panels), default=0)
-        taps = _round(16 * steps + 8 * len(self.plan.planes))
+        taps = _round(16 * steps + 16 * len(self.plan.planes))
         fields = {
             **self._source_fields(),
             **self._result_fields(),
@@ -223,37 +236,74 @@ class _Builder:
     # -- how the work is cut
 
     def _grid(self) -> _Grid:
+        """The cheapest way to cut the work, by a simple model of a core's cycles."""
         whole = (len(self.plan.panels),)
         nv, nx = self.v_hull[1] - self.v_hull[0], self.x_hull[1] - self.x_hull[0]
         if self.exact or not nv * nx * self.outer_positions * self.problem.batch:
             return _Grid(1, 1, 1, whole)
+        counts = (1, self.threads, 4 * self.threads, 16 * self.threads)
+        choices = [self._panel_blocks(count) for count in counts]
+        best, best_cost = _Grid(1, 1, 1, whole), float("inf")
+        for images, v, x in dict.fromkeys(self._boxes(nv, nx)):
+            for blocks in dict.fromkeys(choices):
+                grid = _Grid(images, v, x, blocks)
+                cost = self._cycles(grid, nv, nx)
+                if cost < best_cost * 0.995:
+                    best, best_cost = grid, cost
+        return best
+
+    def _boxes(self, nv: int, nx: int) -> Iterable[tuple[int, int, int]]:
+        """Boxes whose strips fit in L2: whole ones, ones cut for the threads, and single rows or columns of many images,
+        which can leave out the taps that would read padding."""
+        batch, pieces = self.problem.batch, range(1, 8 * self.threads + 1)
         budget = min(_STRIP_BYTES, self.machine.l2_bytes // 2)
+
+        def images(v: int, x: int) -> int:
+            return _largest(batch, lambda n: self._footprint(n, v, x) <= budget)
+
         x_unit = _largest(nx, lambda x: self._footprint(1, 1, x) <= budget)
         v_unit = _largest(nv, lambda v: self._footprint(1, v, x_unit) <= budget) if x_unit == nx else 1
-        images = 1
-        if x_unit == nx and v_unit == nv:
-            images = _largest(self.problem.batch, lambda n: self._footprint(n, nv, nx) <= budget)
-        if self.threads == 1:
-            return _Grid(images, v_unit, x_unit, whole)
-        positions = max(1, self.problem.batch * self.outer_positions * nv * nx)
-        blocks = self._panel_blocks(4 * self.threads) if positions < 128 * self.threads else whole
-        if len(blocks) > 1:
-            return _Grid(images, v_unit, x_unit, blocks)
-        return self._balanced(images, v_unit, x_unit, whole)
+        most = images(v_unit, x_unit)
+        yield most, v_unit, x_unit
+        for piece in pieces:
+            yield min(most, -(-batch // piece)), v_unit, x_unit
+            yield 1, min(v_unit, -(-nv // piece)), x_unit
+            if nv < 2 * self.threads:
+                yield 1, 1, min(x_unit, -(-nx // piece))
+        for v, x in ((1, x_unit), (1, 1)):
+            for piece in (1, self.threads, 2 * self.threads):
+                yield min(images(v, x), -(-batch // piece)), v, x
 
-    def _balanced(self, images: int, v_unit: int, x_unit: int, whole: tuple[int, ...]) -> _Grid:
-        """Cut further where that keeps every thread busy; the halo each cut adds is part of the cost."""
-        nv, nx = self.v_hull[1] - self.v_hull[0], self.x_hull[1] - self.x_hull[0]
-        best, best_cost = (images, v_unit, x_unit), float("inf")
-        for cut in _cuts(self.problem.batch, nv, nx, images, v_unit, x_unit, self.threads):
-            n, v, x = cut
-            units = -(-self.problem.batch // n) * -(-nv // v) * -(-nx // x) * self.outer_positions
-            halo = self._strip_pixels(n, v, x) * 4 + n * v * x * 16
-            rounding = -(-n * v * x // self.plan.tile.rows) * self.plan.tile.rows / (n * v * x)
-            cost = -(-units // self.threads) * halo * rounding
-            if cost < best_cost * 0.995:
-                best, best_cost = cut, cost
-        return _Grid(*best, whole)
+    def _cycles(self, grid: _Grid, nv: int, nx: int) -> float:
+        """What the busiest thread spends, roughly: products, or the weights' way from memory; filling; listing rows."""
+        tile, plan = self.plan.tile, self.plan
+        blocks = len(grid.panel_blocks)
+        units = -(-self.problem.batch // grid.images) * -(-nv // grid.v_unit) * -(-nx // grid.x_unit)
+        tasks = units * self.outer_positions * blocks
+        tiles = -(-grid.images * grid.v_unit * grid.x_unit // tile.rows)
+        share = self.v.useful_share if grid.v_unit == 1 else 1.0
+        if grid.x_unit == 1 and not self._long_runs:
+            share *= self.x.useful_share
+        weights = plan.packed_elements / blocks
+        products = tiles * tile.rows * share * weights / (2 * tile.lanes)
+        streamed = weights * share * self.compute_bytes / 8
+        if weights * self.compute_bytes <= self.machine.l2_bytes / 2:
+            streamed /= max(1, tasks // blocks // self.threads)  # read once, used by every unit that follows
+        channels = plan.reduce_channels * self.problem.groups
+        filling = self._strip_pixels(grid.images, grid.v_unit, grid.x_unit) * channels * 5 / tile.lanes
+        if plan.through_strip:
+            across = grid.x_unit * self.x.phases.result_step
+            filling += self._out_bytes(grid.images, grid.v_unit, grid.x_unit) / 4 * len(plan.flush_ends) / blocks * (
+                0.3 if across >= tile.lanes else 0.8 if across >= 4 else 4.0
+            )
+        listing = len(plan.panels) / blocks * (200 + 60 * tiles)
+        return -(-tasks // self.threads) * (max(products, streamed) + filling + listing + 3000)
+
+    @cached_property
+    def _long_runs(self) -> bool:
+        """Whether taps along x are joined into runs, so that single ones cannot be left out."""
+        channels = self.plan.reduce_channels * self.problem.groups
+        return any(panel[Panel.RUN] > channels for panel in self.plan.panels)
 
     def _panel_blocks(self, most: int) -> tuple[int, ...]:
         """Panels cut into blocks of about equal weight, for layers whose weights outweigh their pixels."""
@@ -363,6 +413,7 @@ class _Builder:
             Job.CHANNELS: self.plan.reduce_channels * self.problem.groups,
             Job.PIXEL_PITCH: self.plan.pixel_pitch,
             Job.PLANE_COUNT: len(self.plan.planes),
+            Job.IN_PLACE: int(self.plan.reduce_channels * self.problem.groups * self.compute_bytes % 4096 != 0),
         }
 
     def _result_fields(self) -> dict[Job, int]:
@@ -386,23 +437,6 @@ def _mostly_out_of_reach(axes: list[_Axis]) -> bool:
     visited = prod(sum(high - low for low, high in axis.ranges(reach=False)) for axis in axes)
     reached = prod(sum(high - low for low, high in axis.ranges(reach=True)) for axis in axes)
     return visited > 2 * reached + 4096
-
-
-def _cuts(
-    batch: int, nv: int, nx: int, images: int, v_unit: int, x_unit: int, threads: int
-) -> Iterable[tuple[int, int, int]]:
-    """Ways to cut a unit smaller: fewer images first, then rows, then columns."""
-    yield images, v_unit, x_unit
-    for pieces in range(1, 8 * threads + 1):
-        n = -(-batch // pieces)
-        if n <= images:
-            yield n, v_unit, x_unit
-        v = -(-nv // pieces)
-        if v <= v_unit:
-            yield 1, v, x_unit
-        x = -(-nx // pieces)
-        if x <= x_unit and nv < 2 * threads:
-            yield 1, 1, x
 
 
 def _largest(limit: int, fits: object) -> int:
