@@ -16,7 +16,7 @@ from .calls import Call, ask, random_call, resolution_of
 from .test_window_js import ASSETS
 
 _TEXTS = """calls => calls.map(call => Object.fromEntries(Code.texts(call, Unstride.resolve(call))))"""
-_COUNTS = {"unstride": 24, "torch": 150, "JAX": 20, "ONNX": 120, "OpenVINO": 40, "Keras": 150}
+_COUNTS = {"unstride": 36, "torch": 150, "JAX": 20, "ONNX": 120, "OpenVINO": 40, "Keras": 150}
 
 
 @pytest.fixture(scope="module")

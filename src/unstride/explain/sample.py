@@ -10,7 +10,7 @@ from unstride.errors import UnstrideError
 
 __all__ = ["sample_resolution"]
 
-_SIZES = (4, 5, 6, 3, 8, 2, 1)
+_SIZES = {"scatter": (4, 5, 6, 3, 8, 2, 1), "gather": (9, 8, 10, 7, 6, 5, 4)}
 _KERNELS = (3, 4, 5, 2, 1)
 _MOST_AXES = 3
 
@@ -25,7 +25,7 @@ def sample_resolution(operator: Operator) -> Resolution | None:
     rank = _rank(operator)
     if rank > _MOST_AXES:
         return None
-    for kernel, size in product(_KERNELS, _SIZES):
+    for kernel, size in product(_KERNELS, _SIZES[operator._direction]):
         resolution = _try(operator, (size,) * rank, (kernel,) * rank)
         if resolution is not None and 0 not in resolution.problem.y:
             return resolution

@@ -58,8 +58,12 @@ const Code = (() => {
     return unstrideWindow(f);
   }
 
-  /** A bare window: the OpenVINO operator can say it wherever it begins inside the reach of the taps. */
+  /** A bare window: OpenVINO's operator, or oneDNN's gradient, can say it unless it begins before the first tap. */
   function unstrideWindow(f) {
+    if (f.direction === "gather" && every(f.axes, (a) => a.begin >= 0 && over(a) > -a.stride)) {
+      const pads = { ...explicitPads(f), output_padding: f.begin.map(() => 0) };
+      return unstride({ ...f, call: { ...f.call, ...pads, dialect: "onednn.ConvTransposeBackpropData", rules: "spec", output_shape: null } });
+    }
     if (f.direction === "gather" || !every(f.axes, (a) => a.begin >= 0)) {
       return `# This window has no spelling as one operator.\n# Its problem line, for unstride explain:\n# ${problemLine(f)}`;
     }

@@ -20,8 +20,9 @@ const Panels = (() => {
 
   // ------------------------------------------------------------------------------------------------------- the answer
 
-  function ruleMarkup(rule) {
-    if (!rule) return "<code>y[o] = F[o + begin]</code><small>begin and size as given</small>";
+  function ruleMarkup(rule, direction) {
+    const meaning = direction === "gather" ? "x[i] = Σ y[i*s + k*d - begin]·w[k]" : "y[o] = F[o + begin], F[i*s + k*d] = Σ x[i]·w[k]";
+    if (!rule) return `<code>${meaning}</code><small>begin and size as given</small>`;
     return `<code>${escape(rule.formula)}</code><small>${escape(rule.document)}: ${escape(rule.when)}</small>`;
   }
 
@@ -31,7 +32,7 @@ const Panels = (() => {
     const word = direction === "scatter" ? "output size Y" : "result size X";
     return `<div class="number"><b>${sizesOf(axes, size)}</b><span>${word}</span></div>` +
       `<div class="number"><b>${sizesOf(axes, "begin")}</b><span>begin</span></div>` +
-      `<div class="rule">${ruleMarkup(rules[rule])}</div>${disagreement(other, size, rules)}`;
+      `<div class="rule">${ruleMarkup(rules[rule], direction)}</div>${disagreement(other, size, rules)}`;
   }
 
   function disagreement(other, size, rules) {
