@@ -16,6 +16,7 @@ from unstride.cli import main
 from unstride.formats import read
 from unstride.formats.arrays import load_npy
 from unstride.vectors import make_vectors
+from unstride.vectors.engines import ENGINE_DIALECTS, RUNNERS
 from unstride.vectors.kit import Vector
 from unstride.vectors.probes import PROBES
 
@@ -127,6 +128,21 @@ def test_onnxruntime_does_with_the_files_what_the_index_says(tmp_path: Path) -> 
         verdicts[case["name"]] = "agrees" if np.array_equal(result, tensor(files["expected"])) else "differs"
     assert verdicts == {case["name"]: case["engine"]["verdict"] for case in index["cases"]}
     assert set(verdicts.values()) == {"agrees", "refuses"}
+
+
+@pytest.mark.parametrize("engine", ["openvino", "onnxruntime", "torch"])
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f64"])
+def test_predictions_hold_for_other_types(engine: str, dtype: str) -> None:
+    pytest.importorskip(engine)
+    for vector in make_vectors(ENGINE_DIALECTS[engine], "spec", 11, seed=6, dtype=dtype):
+        operands = (vector.data, vector.filter, vector.bias)
+        try:
+            result = RUNNERS[engine](vector.call, vector.resolution, *operands)
+        except Exception:
+            verdict = "refuses"
+        else:
+            verdict = "agrees" if np.array_equal(result, vector.expected) else "differs"
+        assert verdict == vector.prediction.verdict, vector.call
 
 
 def test_written_models_pass_the_onnx_checker(tmp_path: Path) -> None:

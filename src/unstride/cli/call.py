@@ -88,11 +88,7 @@ def _from_attributes(options: argparse.Namespace) -> Call:
         resolution = operator.resolve(options.data, options.filter, dtype=options.dtype)
     else:
         resolution = operator.resolve(options.data, options.filter, options.output_shape, options.dtype)
-    return Call(_kind(operator), operator, resolution, options.filter, options.output_shape)
-
-
-def _kind(operator: Operator) -> str:
-    return f"{operator.document}"
+    return Call(operator.document, operator, resolution, options.filter, options.output_shape)
 
 
 def _openvino(options: argparse.Namespace) -> Operator:

@@ -82,8 +82,8 @@ def engine_limit(call: Call, resolution: Resolution) -> str:
 
 
 def _onnxruntime_limit(operator: onnx_dialect.ConvTranspose, problem: Problem) -> str:
-    if problem.dtype != "f32":
-        return "ConvTranspose is implemented for float only"
+    if problem.dtype in ("f64", "bf16"):
+        return f"ConvTranspose is not implemented for {problem.dtype}"
     given = operator.attributes(problem.rank)
     for padding, stride in zip(given.output_padding or (), problem.stride, strict=False):
         if padding >= stride:
