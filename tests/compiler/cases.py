@@ -64,6 +64,10 @@ _LINES = _Style((1, 1, 1, 2), (1, 2), (17, 40, 63, 100, 257), (1, 2, 3, 5, 16), 
 _DEEP = _Style((1, 2), (1, 1, 2), (1, 2, 3), (1, 2, 3), (1, 2), "deep")
 _PLANES = _Style((2, 2, 3), (1, 2), (3, 7, 14, 20, 31), (1, 2, 3, 4), (1, 2, 2), "middle")
 _STYLES = (_CORNERS, _CORNERS, _CORNERS, _TILES, _TILES, _LINES, _DEEP, _PLANES)
+# Now and then a layer that fills the real caches, so that strips, images and panels split as they do for users.
+_LAYERS = _Style((1, 2, 2, 3), (1, 1, 3), (9, 16, 28, 56, 90, 2000), (2, 3, 3, 4), (1, 2, 2), "layer")
+_LAYER_SHARE = 0.004
+_LAYER_ROOM = 30  # how many times larger they may be
 
 
 def draw(rng: Random, *, activations: tuple[str, ...] = EXACT_ACTIVATIONS, few_kernels: bool = False) -> Case:
@@ -71,10 +75,12 @@ def draw(rng: Random, *, activations: tuple[str, ...] = EXACT_ACTIVATIONS, few_k
 
     `few_kernels` ties the activation to element type and layout, so that a short run need not compile every family.
     """
+    large = rng.random() < _LAYER_SHARE
     while True:
-        problem = _problem(rng, rng.choice(_STYLES))
+        problem = _problem(rng, _LAYERS if large else rng.choice(_STYLES))
         elements = max(prod(shape) for shape in (problem.data_shape, problem.filter_shape, problem.result_shape))
-        if elements <= MAX_ELEMENTS and problem.macs <= MAX_MACS:
+        room = _LAYER_ROOM if large else 1
+        if elements <= room * MAX_ELEMENTS and problem.macs <= room * MAX_MACS:
             break
     l2_bytes = rng.choice((0, 0, 512, 2048, 8192, 40_000))
     threads = rng.choice((1, 1, 2, 3, 7))
@@ -114,6 +120,7 @@ def _channels(rng: Random, kind: str) -> tuple[int, int, int]:
         return rng.choice((2, 3, 5, 16)), rng.randint(1, 4), rng.randint(1, 4)
     few, wide = (1, 1, 2, 3, 4, 5, 7, 8, 9), (1, 3, 8, 15, 16, 17, 24, 31, 32, 33, 40, 48, 63, 64, 65, 96)
     pools = {"few": few, "wide": wide, "middle": (1, 2, 3, 4, 8, 16, 17), "deep": (16, 64, 100, 128, 160, 256)}
+    pools["layer"] = (3, 16, 32, 64, 80, 128)
     pool = pools[kind]
     groups = 2 if form < 0.33 else 1
     return groups, rng.choice(pool), rng.choice(pool)
