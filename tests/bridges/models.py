@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor, nn
 
@@ -10,7 +12,7 @@ def dcgan(latent: int = 100, width: int = 64, images: int = 3) -> nn.Sequential:
     """A DCGAN generator: [N, latent, 1, 1] -> [N, images, 64, 64]."""
     layers: list[nn.Module] = []
     channels = [latent, 8 * width, 4 * width, 2 * width, width]
-    for index, (before, after) in enumerate(zip(channels, channels[1:], strict=False)):
+    for index, (before, after) in enumerate(pairwise(channels)):
         stride, padding = (1, 0) if index == 0 else (2, 1)
         layers.append(nn.ConvTranspose2d(before, after, 4, stride, padding, bias=False))
         layers += [nn.BatchNorm2d(after), nn.ReLU(inplace=True)]
@@ -59,7 +61,7 @@ class UNet3dDecoder(nn.Module):
 
     def __init__(self, widths: tuple[int, ...] = (128, 64, 32)) -> None:
         super().__init__()
-        pairs = list(zip(widths, widths[1:], strict=False))
+        pairs = list(pairwise(widths))
         self.ups = nn.ModuleList(nn.ConvTranspose3d(before, after, 2, 2) for before, after in pairs)
         self.joins = nn.ModuleList(nn.Conv3d(2 * after, after, 1) for _, after in pairs)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ from unstride.bridges.dask import apply, conv_transpose  # noqa: E402
 def compositions(size):
     """Any way to cut `size` into chunks, empty ones included."""
     cuts = st.lists(st.integers(0, size), max_size=4).map(lambda inner: [0, *sorted(inner), size])
-    return cuts.map(lambda edges: tuple(b - a for a, b in zip(edges, edges[1:], strict=False)))
+    return cuts.map(lambda edges: tuple(b - a for a, b in pairwise(edges)))
 
 
 @st.composite
@@ -40,7 +41,7 @@ def cases(draw):
     x, kernel, stride, dilation, padding = each(1, 9), each(1, 5), each(1, 4), each(1, 3), each(0, 4)
     extra = [draw(st.integers(0, max(s, d) - 1)) for s, d in zip(stride, dilation, strict=True)]
     shape = (draw(st.integers(0, 3)), groups * ci, *x)
-    attributes = dict(stride=stride, padding=padding, output_padding=extra, groups=groups, dilation=dilation)
+    attributes = {"stride": stride, "padding": padding, "output_padding": extra, "groups": groups, "dilation": dilation}
     chunks = tuple(draw(compositions(size)) for size in shape)
     return shape, (groups * ci, co, *kernel), attributes, chunks, draw(st.booleans()), draw(st.integers(0, 99))
 
@@ -103,7 +104,9 @@ def test_it_is_lazy_and_weights_may_be_dask():
     def explode(block):
         raise AssertionError("computed too early")
 
-    x = da.zeros((1, 2, 8), chunks=(1, 1, 3), dtype="f4").map_blocks(explode, dtype="f4", meta=np.empty((0, 0, 0), "f4"))
+    x = da.zeros((1, 2, 8), chunks=(1, 1, 3), dtype="f4").map_blocks(
+        explode, dtype="f4", meta=np.empty((0, 0, 0), "f4")
+    )
     w = da.ones((2, 3, 4), chunks=(1, 2, 2), dtype="f4")
     lazy = conv_transpose(x, w, da.zeros(3, dtype="f4"), stride=2)
     assert lazy.shape == (1, 3, 18)

@@ -43,7 +43,9 @@ def operands(name, dtype=np.float64):
 def by_jax(x, w, bias, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
     """JAX's own: a convolution of the zero-stuffed data with the flipped filter."""
     rank = w.ndim - 2
-    spread = [value if isinstance(value, tuple) else (value,) * rank for value in (stride, padding, output_padding, dilation)]
+    spread = [
+        value if isinstance(value, tuple) else (value,) * rank for value in (stride, padding, output_padding, dilation)
+    ]
     stride, padding, output_padding, dilation = spread
     blocks = w.reshape(groups, -1, *w.shape[1:])
     kernel = jnp.flip(jnp.concatenate(jnp.swapaxes(blocks, 1, 2)), range(2, w.ndim))

@@ -181,11 +181,12 @@ def test_vmap_over_each_operand():
     def function(x, w, bias):
         return conv_transpose(x, w, bias, **attributes)
 
+    def chosen(batched, index):
+        return [many[0] if axis is None else many[index] for many, axis in zip((xs, ws, biases), batched, strict=True)]
+
     for batched in [(0, 0, 0), (0, None, None), (None, 0, None), (0, None, 0)]:
-        operand = [many if axis == 0 else many[0] for many, axis in zip((xs, ws, biases), batched, strict=True)]
-        singly = [[many[i] if axis == 0 else many[0] for many, axis in zip((xs, ws, biases), batched, strict=True)] for i in range(3)]
-        expected = torch.stack([function(*row) for row in singly])
-        torch.testing.assert_close(torch.vmap(function, batched)(*operand), expected)
+        expected = torch.stack([function(*chosen(batched, i)) for i in range(3)])
+        torch.testing.assert_close(torch.vmap(function, batched)(*chosen(batched, slice(None))), expected)
 
 
 def test_torch_thread_limit_holds(monkeypatch):
@@ -202,7 +203,7 @@ def test_torch_thread_limit_holds(monkeypatch):
 
 def test_errors_name_what_is_wrong():
     x, w = torch.ones(1, 4, 5), torch.ones(4, 2, 3)
-    with pytest.raises(ShapeError, match="5 channels|4 channels"):
+    with pytest.raises(ShapeError, match="4 channels"):
         conv_transpose(torch.ones(1, 5, 5), w)
     with pytest.raises(ShapeError, match="bias"):
         conv_transpose(x, w, torch.ones(3))

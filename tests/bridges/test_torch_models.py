@@ -210,7 +210,8 @@ def test_weight_norm_and_its_removal():
             assert handle.names == [""]
             torch.testing.assert_close(layer(x), expected, rtol=1e-4, atol=1e-5)
             layer.parametrizations.weight.original0.mul_(2)
-            torch.testing.assert_close(layer(x) - layer.bias[:, None], 2 * (expected - layer.bias[:, None]), rtol=1e-4, atol=1e-5)
+            offset = layer.bias[:, None]
+            torch.testing.assert_close(layer(x) - offset, 2 * (expected - offset), rtol=1e-4, atol=1e-5)
             parametrize.remove_parametrizations(layer, "weight")
             assert not torch.equal(layer(x), expected)
 

@@ -17,6 +17,7 @@ from typing import Any
 from unstride.errors import AttributeValueError, ShapeError
 from unstride.problem import Problem
 from unstride.runtime import execute
+from unstride.runtime.gradients import filter_gradient
 
 __all__ = ["compute", "family_problem", "per_axis", "window_size"]
 
@@ -74,13 +75,12 @@ def family_problem(
 
 
 def compute(kind: str, problem: Problem, first: Any, second: Any, bias: Any, out: Any, threads: int | None) -> None:
-    """Write "scatter", "gather" or "filters" of a scatter problem into the array `out`.
+    """Write "scatter", "gather" or "filters" of a scatter problem into the contiguous array `out`.
 
     The filter, as an argument or as the result, has the shape `[groups * ci, co, K...]` or the problem's own.
     """
     if kind == "filters":
-        gradient = _filter_gradient(problem, first, second)
-        out.reshape(problem.filter_shape)[...] = gradient.reshape(problem.filter_shape)
+        filter_gradient(problem, first, second, threads=threads, out=out.reshape(problem.filter_shape))
         return
     problem = _directed(problem, kind)
     weights = second.reshape(problem.filter_shape)
@@ -90,28 +90,3 @@ def compute(kind: str, problem: Problem, first: Any, second: Any, bias: Any, out
 @lru_cache(maxsize=4096)
 def _directed(problem: Problem, direction: str) -> Problem:
     return problem if problem.direction == direction else replace(problem, direction=direction)
-
-
-def _filter_gradient(problem: Problem, small: Any, large: Any) -> Any:
-    """The filter gradient in the problem's filter shape, one tap at a time."""
-    import numpy as np
-
-    p = problem
-    wide = np.float64 if p.dtype == "f64" else np.float32
-    if p.data_layout == "NXC":
-        small, large = np.moveaxis(small, -1, 1), np.moveaxis(large, -1, 1)
-    small = small.astype(wide).reshape(p.batch, p.groups, p.ci, *p.x)
-    large = large.astype(wide).reshape(p.batch, p.groups, p.co, *p.y)
-    result = np.zeros((p.groups, p.ci, p.co, *p.kernel), wide)
-    for tap in np.ndindex(*p.kernel):
-        src, dst = [], []
-        for k, s, d, b, x, y in zip(tap, p.stride, p.dilation, p.begin, p.x, p.y, strict=True):
-            shift = k * d - b
-            low = max(0, -(shift // s))
-            high = max(low, min(x - 1, (y - 1 - shift) // s) + 1)
-            src.append(slice(low, high))
-            dst.append(slice(low * s + shift, max(0, (high - 1) * s + shift + 1), s) if high > low else slice(0, 0))
-        a = small[(..., *src)].reshape(p.batch, p.groups, p.ci, -1)
-        c = large[(..., *dst)].reshape(p.batch, p.groups, p.co, -1)
-        result[(..., *tap)] = np.einsum("ngip,ngop->gio", a, c, optimize=True)
-    return result

@@ -152,8 +152,8 @@ class _Packed:
 class _State:
     """What tells whether a parameter still holds the values it held.
 
-    torch counts its own writes (`_version`), but not those through `.data` or a NumPy view: so a sample of the values is
-    compared as well. The sample is a view, which keeps the memory from being given to another tensor.
+    torch counts its own writes (`_version`), but not those through `.data` or a NumPy view: so a sample of the values
+    is compared as well. The sample is a view, which keeps the memory from being given to another tensor.
     """
 
     def __init__(self, tensor: Tensor) -> None:

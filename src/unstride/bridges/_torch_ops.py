@@ -7,6 +7,7 @@ Arguments of all three: the two tensors, then the window in `Problem`'s words. T
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -99,24 +100,21 @@ def _launch(kind: str, problem: Problem, first: Tensor, second: Tensor, bias: Te
     return out
 
 
-@torch.library.impl("unstride::scatter", "cpu")
-def _(x: Tensor, w: Tensor, bias: Tensor | None, *window: Any) -> Tensor:
+def _scatter(x: Tensor, w: Tensor, bias: Tensor | None, *window: Any) -> Tensor:
     _same_dtype(x=x, w=w, bias=bias)
     out = _fake_scatter(x, w, bias, *window)
     problem = _problem(x, x.shape[2:], window[3], w.shape, window, layout_of(x, w))
     return _launch("scatter", problem, x, w, bias, out)
 
 
-@torch.library.impl("unstride::gather", "cpu")
-def _(y: Tensor, w: Tensor, *window: Any) -> Tensor:
+def _gather(y: Tensor, w: Tensor, *window: Any) -> Tensor:
     _same_dtype(y=y, w=w)
     out = _fake_gather(y, w, *window)
     problem = _problem(y, window[3], y.shape[2:], w.shape, window, layout_of(y, w))
     return _launch("gather", problem, y, w, None, out)
 
 
-@torch.library.impl("unstride::filters", "cpu")
-def _(x: Tensor, y: Tensor, *window: Any) -> Tensor:
+def _filters(x: Tensor, y: Tensor, *window: Any) -> Tensor:
     _same_dtype(x=x, y=y)
     out = _fake_filters(x, y, *window)
     layout = "NXC" if channels_last(x) and channels_last(y) else "NCX"
@@ -130,26 +128,25 @@ def _same_dtype(**tensors: Tensor | None) -> None:
         raise DTypeError(" and ".join(kinds), tuple(kinds.values()), "must have one type", "convert one of them")
 
 
-@torch.library.register_fake("unstride::scatter")
 def _fake_scatter(x: Tensor, w: Tensor, bias: Tensor | None, *window: Any) -> Tensor:
-    stride, dilation, begin, size, groups = window
+    size, groups = window[3:]
     _check_channels("x", x, w.shape[0], w)
     channels = groups * w.shape[1]
     if bias is not None and (bias.dim() != 1 or bias.shape[0] != channels):
-        raise ShapeError("bias", tuple(bias.shape), f"needs one value for each of the {channels} channels of the result")
+        raise ShapeError(
+            "bias", tuple(bias.shape), f"needs one value for each of the {channels} channels of the result"
+        )
     return empty(x, layout_of(x, w), x.shape[0], channels, size)
 
 
-@torch.library.register_fake("unstride::gather")
 def _fake_gather(y: Tensor, w: Tensor, *window: Any) -> Tensor:
-    stride, dilation, begin, size, groups = window
+    size, groups = window[3:]
     _check_channels("y", y, groups * w.shape[1], w)
     return empty(y, layout_of(y, w), y.shape[0], w.shape[0], size)
 
 
-@torch.library.register_fake("unstride::filters")
 def _fake_filters(x: Tensor, y: Tensor, *window: Any) -> Tensor:
-    stride, dilation, begin, size, groups = window
+    size, groups = window[3:]
     return x.new_empty((x.shape[1], y.shape[1] // groups, *size))
 
 
@@ -158,6 +155,15 @@ def _check_channels(name: str, data: Tensor, channels: Any, w: Tensor) -> None:
         raise ShapeError(name, tuple(data.shape), f"needs rank {w.dim()} for the filter {tuple(w.shape)}")
     if data.shape[1] != channels:
         raise ShapeError(name, tuple(data.shape), f"the filter {tuple(w.shape)} needs {channels} channels")
+
+
+for _name, _kernel, _fake in (
+    ("scatter", _scatter, _fake_scatter),
+    ("gather", _gather, _fake_gather),
+    ("filters", _filters, _fake_filters),
+):
+    torch.library.impl(f"unstride::{_name}", "cpu", _kernel)
+    torch.library.register_fake(f"unstride::{_name}", _fake)
 
 
 # --- derivatives -----------------------------------------------------------------------------------------------------
@@ -209,7 +215,7 @@ def _more_groups(size: int, tensor: Tensor, batch_axis: int | None, channel_axis
     return whole.movedim(0, channel_axis).flatten(channel_axis, channel_axis + 1)
 
 
-def _vmap(op: Any, info: Any, in_dims: tuple[Any, ...], first: Tensor, second: Tensor, rest: tuple[Any, ...]) -> Any:
+def _vmap(op: Any, info: Any, in_dims: tuple[Any, ...], first: Tensor, second: Tensor, *rest: Any) -> Any:
     """More images where one filter serves all; otherwise more groups, for a group is a convolution of its own."""
     *extra, stride, dilation, begin, size, groups = rest
     window, count = (stride, dilation, begin, size), info.batch_size
@@ -226,16 +232,5 @@ def _vmap(op: Any, info: Any, in_dims: tuple[Any, ...], first: Tensor, second: T
     return result.unflatten(axis, (count, -1)), axis
 
 
-@torch.library.register_vmap("unstride::scatter")
-def _(info: Any, in_dims: tuple[Any, ...], x: Tensor, w: Tensor, *rest: Any) -> Any:
-    return _vmap(scatter, info, in_dims, x, w, rest)
-
-
-@torch.library.register_vmap("unstride::gather")
-def _(info: Any, in_dims: tuple[Any, ...], y: Tensor, w: Tensor, *rest: Any) -> Any:
-    return _vmap(gather, info, in_dims, y, w, rest)
-
-
-@torch.library.register_vmap("unstride::filters")
-def _(info: Any, in_dims: tuple[Any, ...], x: Tensor, y: Tensor, *rest: Any) -> Any:
-    return _vmap(filters, info, in_dims, x, y, rest)
+for _op in (scatter, gather, filters):
+    torch.library.register_vmap(_op, partial(_vmap, _op))

@@ -121,8 +121,7 @@ def register(name: str) -> None:
     jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(_handler), platform="cpu")
 
 
-@ctypes.CFUNCTYPE(c_void_p, POINTER(_CallFrame))
-def _handler(pointer: Any) -> int | None:
+def _handle(pointer: Any) -> int | None:
     """What XLA calls, from any of its threads. Every failure becomes an error of XLA, none may escape."""
     frame = pointer.contents
     try:
@@ -135,6 +134,9 @@ def _handler(pointer: Any) -> int | None:
     except BaseException as error:
         return _xla_error(frame, f"{type(error).__name__}: {error}", _INTERNAL)
     return None
+
+
+_handler = ctypes.CFUNCTYPE(c_void_p, POINTER(_CallFrame))(_handle)
 
 
 def _describe(frame: _CallFrame) -> None:

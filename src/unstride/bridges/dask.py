@@ -68,8 +68,8 @@ def apply(
 ) -> Any:
     """Any operator object of this package on a dask array; the result is lazy.
 
-    Result chunks follow the data's, cut smaller where one would pass dask's `array.chunk-size`. With the accuracy "strict"
-    results are the same bits for every chunking.
+    Result chunks follow the data's, cut smaller where one would pass dask's `array.chunk-size`. With the accuracy
+    "strict" results are the same bits for every chunking.
     """
     data, weights = _as_dask("data", data), _as_dask("filter", filter).rechunk(-1)
     dtype = buffers.dtype_name(np.empty(0, data.dtype), "data")
@@ -133,7 +133,7 @@ class _Axis:
         return min(max(at, 0), self.result)
 
     def sources(self, low: int, high: int) -> Range:
-        """The source pixels that reach result [low, high); one pixel where none does, for a problem has at least one."""
+        """The source pixels that reach result [low, high); where none does one pixel, the least a problem can have."""
         if self.scatter:
             first = -(-(low + self.begin - self.extent + 1) // self.stride)
             last = (high - 1 + self.begin) // self.stride

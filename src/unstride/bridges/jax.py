@@ -164,7 +164,7 @@ def _affine_jvp(primals: Any, tangents: Any, **params: Any) -> Any:
         terms.append(_scatter.bind(x, dw, **params))
     if type(db) is not ad.Zero:
         terms.append(jnp.broadcast_to(_along_channels(db, result.ndim, params["layout"]), result.shape))
-    return result, sum(terms[1:], terms[0]) if terms else ad.Zero.from_primal_value(result)
+    return result, sum(terms[1:], terms[0])
 
 
 def _along_channels(bias: Any, rank: int, layout: str) -> Any:

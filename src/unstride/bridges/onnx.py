@@ -1,10 +1,10 @@
 """ONNX: ConvTranspose for the reference evaluator, and a backend whose ConvTranspose runs here.
 
-    from onnx.reference import ReferenceEvaluator
-    from unstride.bridges.onnx import Backend, ConvTranspose
+from onnx.reference import ReferenceEvaluator
+from unstride.bridges.onnx import Backend, ConvTranspose
 
-    ReferenceEvaluator(model, new_ops=[ConvTranspose])       # repairs groups with bias, output_shape, f16, bf16
-    Backend.prepare(model).run([x])                          # onnx.backend.base; every other operator is ONNX's own
+ReferenceEvaluator(model, new_ops=[ConvTranspose])       # repairs groups with bias, output_shape, f16, bf16
+Backend.prepare(model).run([x])                          # onnx.backend.base; every other operator is ONNX's own
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto, NodeProto, checker, defs, helper
+from onnx import ModelProto, NodeProto, checker, defs
 from onnx.backend import base
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
@@ -43,9 +43,9 @@ class PreparedModel(base.BackendRep):
     def run(self, inputs: Any, **_: Any) -> tuple[Any, ...]:
         return tuple(self._evaluator.run(None, self._named(inputs)))
 
-    def _named(self, inputs: Any) -> Mapping[str, Any]:
+    def _named(self, inputs: Any) -> dict[str, Any]:
         if isinstance(inputs, Mapping):
-            return inputs
+            return dict(inputs)
         values: Sequence[Any] = [inputs] if isinstance(inputs, np.ndarray) else inputs
         names = self._evaluator.input_names
         if len(values) > len(names):
@@ -56,6 +56,7 @@ class PreparedModel(base.BackendRep):
 class Backend(base.Backend):
     """onnx.backend.base.Backend on the CPU.
 
+    >>> from onnx import helper
     >>> node = helper.make_node("ConvTranspose", ["x", "w"], ["y"], strides=[2])
     >>> Backend.run_node(node, [np.ones((1, 1, 2), np.float32), np.ones((1, 1, 2), np.float32)])
     (array([[[1., 1., 1., 1.]]], dtype=float32),)

@@ -8,7 +8,7 @@
         image = model(noise)
 
 Tensors are neither copied in nor out; gradients of every order, `torch.compile`, `inference_mode`, autocast and
-`torch.func` work; channels_last tensors run as NXC and stay channels_last.
+`torch.vmap` work; channels_last tensors run as NXC and stay channels_last.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def conv_transpose(
     groups: int = 1,
     dilation: Axes = 1,
 ) -> Tensor:
-    """`torch.nn.functional.conv_transposeNd` for any number of axes: x `[N, C, X...]` or `[C, X...]`, w `[C, M/groups, K...]`.
+    """`torch.nn.functional.conv_transposeNd` for any number of axes: x `[N, C, X...]` or `[C, X...]`.
 
     >>> conv_transpose(torch.ones(1, 1, 2), torch.ones(1, 1, 2), stride=2)
     tensor([[[1., 1., 1., 1.]]])
@@ -65,7 +65,9 @@ def conv_transpose(
 def _check_device(**tensors: Tensor | None) -> None:
     for name, tensor in tensors.items():
         if tensor is not None and tensor.device.type not in ("cpu", "meta"):
-            raise DTypeError(name, str(tensor.device), "must be on the CPU", f"use {name}.cpu(), or torch's own operator")
+            raise DTypeError(
+                name, str(tensor.device), "must be on the CPU", f"use {name}.cpu(), or torch's own operator"
+            )
 
 
 @lru_cache(maxsize=4096)
