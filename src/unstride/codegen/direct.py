@@ -22,7 +22,7 @@ from unstride.codegen.tile import TileArgs, TileFamily, TileKind
 from unstride.plan.direct import DirectPlan
 from unstride.plan.job import X_RANGES, Job, Panel, VRange, XRange
 
-__all__ = ["DirectFamily", "call_tile"]
+__all__ = ["Callee", "DirectFamily", "call_tile"]
 
 
 @dataclass(frozen=True)
@@ -306,10 +306,10 @@ def call_tile(e: Emitter, tile_args: Ptr, vectors: Int, count: Int, most_vectors
     chosen = tables[0].value
     for v, table in enumerate(tables[1:], 2):
         chosen = e.b.select(vectors.equals(v), table.value, chosen)
-    e.b.call(_Callee(Ptr(e, chosen, PTR).load(count)), [tile_args.value])
+    e.b.call(Callee(Ptr(e, chosen, PTR).load(count)), [tile_args.value])
 
 
-class _Callee:
+class Callee:
     """llvmlite takes a function's type from its typed pointer; an opaque one needs telling."""
 
     def __init__(self, pointer: Any) -> None:

@@ -318,17 +318,17 @@ class _Side:
 
     @classmethod
     def of_small(cls, driver: _Driver) -> _Side:
-        fields = (GradientJob.SMALL_PIXELS, GradientJob.SMALL_X_STRIDE, GradientJob.SMALL_C_STRIDE)
-        block = driver.block
-        panels = (driver.table(block.int(Block.SMALL_PANELS)), block.int(Block.SMALL_COUNT))
-        return cls(driver, driver.small_strip, *(driver.get(f) for f in fields), *panels)
+        get, block = driver.get, driver.block
+        strides = get(GradientJob.SMALL_X_STRIDE), get(GradientJob.SMALL_C_STRIDE)
+        table, count = driver.table(block.int(Block.SMALL_PANELS)), block.int(Block.SMALL_COUNT)
+        return cls(driver, driver.small_strip, get(GradientJob.SMALL_PIXELS), *strides, table, count)
 
     @classmethod
     def of_large(cls, driver: _Driver) -> _Side:
-        fields = (GradientJob.LARGE_PIXELS, GradientJob.LARGE_X_STRIDE, GradientJob.LARGE_C_STRIDE)
-        block = driver.block
-        panels = (driver.table(block.int(Block.LARGE_PANELS)), block.int(Block.LARGE_COUNT))
-        return cls(driver, driver.large_strip, *(driver.get(f) for f in fields), *panels)
+        get, block = driver.get, driver.block
+        strides = get(GradientJob.LARGE_X_STRIDE), get(GradientJob.LARGE_C_STRIDE)
+        table, count = driver.table(block.int(Block.LARGE_PANELS)), block.int(Block.LARGE_COUNT)
+        return cls(driver, driver.large_strip, get(GradientJob.LARGE_PIXELS), *strides, table, count)
 
     def panels(self) -> Iterator[Ptr]:
         for index in self.driver.e.range(self.count):

@@ -14,7 +14,7 @@ from llvmlite import ir
 from unstride.codegen.emit import I32, I64, PTR, Emitter, Ptr
 from unstride.codegen.numbers import Numbers, constant
 
-__all__ = ["emit_copy", "emit_transpose", "emit_zero", "transpose_block"]
+__all__ = ["emit_copy", "emit_narrow", "emit_transpose", "emit_zero", "transpose_block"]
 
 
 def emit_zero(module: Any, numbers: Numbers) -> Any:
@@ -39,6 +39,21 @@ def emit_copy(module: Any, numbers: Numbers) -> Any:
         target.store(i, numbers.load(source, i, lanes))
     for i in e.range(whole, count):
         target.store(i, numbers.load(source, i))
+    e.ret()
+    return e.function
+
+
+def emit_narrow(module: Any, numbers: Numbers) -> Any:
+    """narrow(target, source, count): computed elements, rounded to stored ones; writes not one element more."""
+    e = Emitter(module, "narrow", [PTR, PTR, I64], internal=True)
+    target = e.arg_ptr(0, numbers.stored, noalias=True)
+    source = e.arg_ptr(1, numbers.computed, noalias=True)
+    count, lanes = e.arg_int(2), numbers.lanes
+    whole = count - (count & (lanes - 1))
+    for i in e.range(0, whole, lanes):
+        numbers.store(target, i, source.load(i, lanes))
+    for i in e.range(whole, count):
+        numbers.store(target, i, source.load(i))
     e.ret()
     return e.function
 

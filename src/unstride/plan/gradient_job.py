@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from enum import IntEnum, auto, unique
 
-__all__ = ["Block", "Finish", "GradientJob", "Item", "RowAxis", "StripPanel", "VectorPanel"]
+__all__ = ["BiasJob", "Block", "Finish", "GradientJob", "Item", "RowAxis", "StripPanel", "VectorPanel"]
 
 
 class _Field(IntEnum):
@@ -154,3 +154,16 @@ class Finish(_Field):
     COPY = auto()
     TAPS_INNERMOST = auto()
     A_INNERMOST = auto()
+
+
+@unique
+class BiasJob(_Field):
+    """One sum over all pixels of each channel, see `codegen.gradient_bias`."""
+
+    SOURCE = auto()
+    PARTIAL = auto()
+    LINE = auto()
+    LINES = auto()  # of one task
+    TOTAL = auto()
+    COUNT = auto()
+    SEGMENTS = auto()

@@ -18,12 +18,15 @@ import ctypes
 import struct
 from dataclasses import dataclass
 from functools import lru_cache
+from math import gcd
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unstride.codegen.gradient import GradientFamily
+from unstride.codegen.gradient_bias import SYMBOLS as BIAS_SYMBOLS
+from unstride.codegen.gradient_bias import bias_ir
 from unstride.codegen.numbers import Numbers
 from unstride.errors import DTypeError, ShapeError, SizeLimitError
 from unstride.plan.gradient import GradientPlan, plan_gradient
@@ -39,6 +42,8 @@ _SCRATCH_BYTES = 16 << 20
 _INLINE_WORK = 400_000  # multiply-adds (and quarter bytes) below which a second thread costs more than it gives
 _SHORT_WORK = 2_000_000  # the interpreter's lock is kept below this
 _SCRATCHES_KEPT = 2
+_BIAS_LINE = 4096  # elements of a channel that are summed before a wider type takes over
+_BIAS_TASK = 1 << 16  # elements of one task
 _ADDRESSES = struct.Struct("5q")  # the first fields of GradientJob
 
 _free_scratch: list[NDArray[np.uint8]] = []
@@ -71,10 +76,60 @@ def bias_gradient(problem: Problem, delta: Any) -> NDArray[Any]:
         raise ShapeError("delta", values.shape, f"the problem's result is {problem.result_shape}")
     if buffers.dtype_name(values, "delta") != problem.dtype:
         raise DTypeError("delta", values.dtype, f"the problem is {problem.dtype}", "convert the array")
-    axis = 1 if problem.data_layout == "NCX" else values.ndim - 1
-    wide = np.float64 if problem.dtype == "f64" else np.float32
-    total: NDArray[Any] = values.sum(axis=tuple(i for i in range(values.ndim) if i != axis), dtype=wide)
-    return total.astype(buffers.numpy_dtype(problem.dtype))
+    values = buffers.contiguous(values)
+    if not values.size:
+        return np.zeros(values.shape[1 if problem.data_layout == "NCX" else -1], values.dtype)
+    wide = np.dtype(np.float64 if problem.dtype == "f64" else np.float32)
+    sums = _channel_sums if problem.data_layout == "NCX" else _pixel_sums
+    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is infinite, as in the kernels
+        return sums(problem, values, wide).astype(wide).astype(values.dtype)
+
+
+def _channel_sums(problem: Problem, delta: NDArray[Any], wide: np.dtype[Any]) -> NDArray[np.float64]:
+    """Channel-major: every segment of a channel becomes one number."""
+    images, channels = delta.shape[:2]
+    pixels = delta.size // (images * channels)
+    segments = -(-pixels // _BIAS_LINE)
+    count = images * channels * segments
+    lines = max(1, _BIAS_TASK // min(pixels, _BIAS_LINE))
+    partial = np.empty(count, wide)
+    _bias_tasks(problem, delta, partial, "reduce", _BIAS_LINE, lines, pixels, count, segments)
+    total: NDArray[np.float64] = partial.reshape(images, channels, segments).sum(axis=(0, 2), dtype=np.float64)
+    return total
+
+
+def _pixel_sums(problem: Problem, delta: NDArray[Any], wide: np.dtype[Any]) -> NDArray[np.float64]:
+    """Pixel-major: lines of whole vectors and whole pixels are added element by element; a rest is left to NumPy."""
+    channels, lanes = delta.shape[-1], host().isa.lanes(wide.itemsize)
+    line = channels * lanes // gcd(channels, lanes)
+    total = delta.size // line
+    lines = max(1, _BIAS_TASK // line, -(-total * line * wide.itemsize // _SCRATCH_BYTES))
+    tasks = -(-total // lines)
+    partial = np.empty((tasks, line), wide)
+    _bias_tasks(problem, delta, partial, "fold", line, lines, total, total, 1)
+    rest = delta.reshape(-1)[total * line :].astype(np.float64).reshape(-1, channels).sum(axis=0)
+    folded: NDArray[np.float64] = partial.reshape(-1, channels).sum(axis=0, dtype=np.float64) + rest
+    return folded
+
+
+def _bias_tasks(
+    problem: Problem,
+    delta: NDArray[Any],
+    partial: NDArray[Any],
+    function: str,
+    line: int,
+    lines: int,
+    total: int,
+    count: int,
+    segments: int,
+) -> None:
+    isa = host().isa
+    numbers = Numbers(problem.dtype, isa)
+    code = engine.kernel_library(f"bias {problem.dtype}", lambda: bias_ir(numbers), isa, BIAS_SYMBOLS).addresses
+    job = np.array([buffers.address(delta), buffers.address(partial), line, lines, total, count, segments], np.int64)
+    tasks = -(-count // lines)
+    threads = 1 if delta.size < _INLINE_WORK else min(pool.current_threads(), max(1, tasks))
+    pool.parallel(code[function], buffers.address(job), tasks, threads, delta.size < _SHORT_WORK)
 
 
 def _operand(problem: Problem, array: Any, field: str) -> NDArray[Any]:
