@@ -1,0 +1,65 @@
+"""Hostile attributes: every attribute with every hostile value, then random combinations of several at once.
+
+An operator is made, its call resolved, its shape inferred. The answer must be a legal operator or an error of the
+package's own tree, within 50 ms of this thread's time (a busy machine must not count).
+"""
+
+from __future__ import annotations
+
+import inspect
+import time
+import warnings
+from random import Random
+from typing import Any
+
+from tests.dialects.test_hostile_attributes import HOSTILE, LEGAL
+from tests.hard.tally import Tally, main
+from unstride import openvino
+from unstride.errors import RuleWarning, UnstrideError
+
+SECONDS = 0.05
+COMBINATIONS = (1_000, 20_000)
+_NESTED = [[1, 1], [1, 1]]
+VALUES = [*HOSTILE, (), "", [2] * 3, [2] * 40, [1] * 10**5, _NESTED, [[]], -(2**63), [2**64] * 2, float("-inf"), "nan"]
+
+
+def fault(kind: Any, attributes: dict[str, Any]) -> str:
+    """What is wrong with the answer to these attributes; empty if nothing is."""
+    start = time.thread_time()
+    try:
+        operator = kind(**attributes)
+        grouped = kind is openvino.GroupConvolutionBackpropData
+        shapes = (1, 4, 4, 4), (1, 4, 4, 4, 4) if grouped else (4, 4, 4, 4)
+        operator.resolve(*shapes)
+        operator.infer_shape(*shapes)
+    except UnstrideError as error:
+        if not str(error).isprintable():
+            return f"{_call(kind, attributes)}: an error that cannot be printed"
+    except Exception as error:
+        return f"{_call(kind, attributes)}: {type(error).__name__}: {error}"
+    seconds = time.thread_time() - start
+    return f"{_call(kind, attributes)}: took {1e3 * seconds:.0f} ms" if seconds > SECONDS else ""
+
+
+def _call(kind: Any, attributes: dict[str, Any]) -> str:
+    return f"{kind.__module__}.{kind.__name__}(**{attributes!r:.200})"
+
+
+def run(tally: Tally, full: bool) -> None:
+    warnings.simplefilter("ignore", RuleWarning)
+    for kind, legal in LEGAL.items():
+        for name, parameter in inspect.signature(kind).parameters.items():
+            for value in VALUES:
+                tally.add("single", fault(kind, {**legal, name: value}))
+            if parameter.default is not inspect.Parameter.empty:  # without a default it is Python's own TypeError
+                tally.add("missing", fault(kind, {k: v for k, v in legal.items() if k != name}))
+    rng, kinds = Random(0), list(LEGAL)
+    for _ in range(COMBINATIONS[full]):
+        kind = rng.choice(kinds)
+        names = list(inspect.signature(kind).parameters)
+        chosen = rng.sample(names, rng.randint(2, min(5, len(names))))
+        tally.add("combination", fault(kind, {**LEGAL[kind], **{name: rng.choice(VALUES) for name in chosen}}))
+
+
+if __name__ == "__main__":
+    main("attributes", run, __doc__)
