@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from unstride.errors import AttributeValueError, DTypeError, ShapeError, SizeLimitError
 from unstride.problem import DTYPE_BYTES
-from unstride.runtime.dlpack import view_of_dlpack
+from unstride.runtime.dlpack import advice, view_of_dlpack
 
 __all__ = ["address", "as_input", "contiguous", "dtype_name", "numpy_dtype", "result_buffer"]
 
@@ -53,7 +53,7 @@ def as_input(obj: object, field: str) -> Array:
     if hasattr(obj, "__array_interface__"):
         return as_input(np.asarray(obj), field)
     rule = "needs a NumPy array, or an object with __dlpack__ or __array_interface__"
-    raise DTypeError(field, type(obj), rule, "use numpy.asarray(...)")
+    raise DTypeError(field, type(obj), rule, advice(obj, "use numpy.asarray(...)"))
 
 
 def dtype_name(array: Array, field: str = "data") -> str:

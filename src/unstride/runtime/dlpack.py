@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from unstride.errors import DTypeError
 
-__all__ = ["view_of_dlpack"]
+__all__ = ["advice", "view_of_dlpack"]
 
 _HOST_DEVICES = (1, 3)  # plain memory, and memory pinned for a GPU
 _INT, _UINT, _FLOAT, _BFLOAT = 0, 1, 2, 4
@@ -19,6 +19,7 @@ _TYPESTR = {(kind, bits): f"<{letter}{bits // 8}" for kind, letter in _LETTERS.i
 _TYPESTR |= {(_INT, 8): "|i1", (_UINT, 8): "|u1", (_BFLOAT, 16): "<u2"}
 _READ_ONLY = 1
 _MAX_AXES = 64
+_BRIDGES = ("torch", "jax", "dask")
 
 
 class _Tensor(ctypes.Structure):
@@ -76,9 +77,19 @@ def view_of_dlpack(obj: Any, field: str) -> NDArray[Any]:
     return flat.view(_bfloat16()) if tensor.code == _BFLOAT else flat
 
 
+def advice(obj: object, otherwise: str) -> str:
+    """The bridge to use for a framework's lazy, traced or recording array; `otherwise` for anything else."""
+    framework = type(obj).__module__.partition(".")[0].removesuffix("lib")
+    return f"use unstride.bridges.{framework}" if framework in _BRIDGES else otherwise
+
+
 def _check_device(obj: Any, field: str) -> None:
     probe = getattr(obj, "__dlpack_device__", None)
-    kind = int(probe()[0]) if probe is not None else _HOST_DEVICES[0]
+    try:
+        kind = int(probe()[0]) if probe is not None else _HOST_DEVICES[0]
+    except Exception as refusal:
+        rule = f"its owner does not tell its device ({refusal})"
+        raise DTypeError(field, type(obj), rule, advice(obj, "pass a plain array")) from refusal
     if kind not in _HOST_DEVICES:
         rule = f"its memory is on another device (DLPack kind {kind})"
         raise DTypeError(field, type(obj), rule, "copy it to the CPU")
@@ -92,7 +103,7 @@ def _exported(obj: Any, field: str) -> object:
             return obj.__dlpack__()
     except Exception as refusal:
         rule = f"its owner refuses to export it ({refusal})"
-        raise DTypeError(field, type(obj), rule, "pass a plain array") from refusal
+        raise DTypeError(field, type(obj), rule, advice(obj, "pass a plain array")) from refusal
 
 
 def _opened(capsule: object, field: str) -> tuple[_Tensor, bool]:
