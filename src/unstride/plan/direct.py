@@ -48,7 +48,7 @@ class PanelSource:
 
     group: int
     steps: tuple[tuple[int, ...], ...]
-    columns: tuple[tuple[int, int], ...]  # (kernel shift along x, channel) of each column
+    columns: tuple[tuple[tuple[int, int], int], ...]  # (kernel shift along v and x, channel) of each column
 
 
 @dataclass(frozen=True)
@@ -201,6 +201,7 @@ class _Builder:
                                 Panel.COLUMNS: columns,
                                 Panel.X_RANGE: x_ranges.setdefault(x_key, len(x_ranges)),
                                 Panel.V_RANGE: v_index,
+                                Panel.V_PHASES: 1,
                                 Panel.OUTER_PHASE: outer_index,
                                 Panel.BIAS: bias,
                                 Panel.VECTORS: vectors,
@@ -268,11 +269,11 @@ class _Builder:
         channels = self.structure.groups * self.result
         return c.first_phase * channels + group * self.result + start
 
-    def _columns(self, c: ColumnClass, start: int, columns: int) -> tuple[tuple[int, int], ...]:
-        """Which kernel element (as a shift along x) and channel feed each column."""
+    def _columns(self, c: ColumnClass, start: int, columns: int) -> tuple[tuple[tuple[int, int], int], ...]:
+        """Which kernel element (as a shift) and channel feed each column."""
         if self.merged:
-            return tuple(divmod(start + j, self.result) for j in range(columns))
-        return tuple((0, start + j) for j in range(columns))
+            return tuple(((0, j // self.result), j % self.result) for j in range(start, start + columns))
+        return tuple(((0, 0), start + j) for j in range(columns))
 
     def _reason(self) -> str:
         if self.depthwise:

@@ -139,6 +139,7 @@ class Panel(_Field):
     COLUMNS = auto()
     X_RANGE = auto()
     V_RANGE = auto()
+    V_PHASES = auto()  # across x: how many v-phases, from V_RANGE on, are computed together
     OUTER_PHASE = auto()
     BIAS = auto()  # element offset in the padded bias
     VECTORS = auto()  # width of the tile in vectors

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
+from unstride.plan.across import AcrossPlan
 from unstride.plan.direct import DirectPlan
 from unstride.plan.job import Job, Outer, Panel, VRange
 from unstride.plan.machine import Machine
@@ -18,7 +19,7 @@ from unstride.plan.phases import AxisPhases, Phase, Tap
 from unstride.plan.winograd import WinogradPlan
 from unstride.problem import Problem
 
-__all__ = ["Launch", "plan_launch", "plan_winograd_launch"]
+__all__ = ["Launch", "plan_across_launch", "plan_launch", "plan_winograd_launch"]
 
 _STRIP_BYTES = 240 * 1024
 _NOWHERE = (0, 0, 0, 0)
@@ -115,6 +116,12 @@ def plan_winograd_launch(
     return None if grid is None else (builder.build_winograd(plan, grid), builder.build(grid))
 
 
+def plan_across_launch(plan: AcrossPlan, problem: Problem, machine: Machine, threads: int) -> Launch | None:
+    """The launch of one problem with vectors across x, or None where rows are too short to fill them."""
+    builder = _Builder(plan.direct, problem, machine, threads, False)
+    return builder.build_across(plan)
+
+
 class _Builder:
     def __init__(self, plan: DirectPlan, problem: Problem, machine: Machine, threads: int, exact: bool) -> None:
         self.plan, self.problem, self.machine, self.threads, self.exact = plan, problem, machine, threads, exact
@@ -130,6 +137,46 @@ class _Builder:
         self.v_hull, self.x_hull = self.v.hull(reach=self.prefill), self.x.hull(reach=self.prefill)
         self.outer_hulls = [axis.hull(reach=self.prefill) for axis in self.outer]
         self.outer_positions = prod(high - low for low, high in self.outer_hulls)
+
+    def build_across(self, plan: AcrossPlan) -> Launch | None:
+        nv, nx = self.v_hull[1] - self.v_hull[0], self.x_hull[1] - self.x_hull[0]
+        lanes = plan.direct.tile.lanes
+        if self.prefill or 4 * nx < 3 * lanes or not nv * self.problem.batch * self.outer_positions:
+            return None
+        size, step = self.compute_bytes, self.x.phases.result_step
+
+        def strip(v: int, x: int) -> int:
+            rows = self.v.phases.source_step * (v - 1) + self.v.phases.span
+            columns = _round(x - 1 + self.x.phases.span + lanes, lanes)
+            return size * (plan.direct.reduce_channels * len(plan.direct.planes) * rows * columns + 8 * lanes)
+
+        def lines(v: int, x: int) -> int:
+            return size * (v * plan.rows_per_group * (_round(x, lanes) + 4 * lanes) + 8 * lanes)
+
+        def fits(v: int, x: int) -> bool:
+            return strip(v, x) + lines(v, x) <= min(_STRIP_BYTES, self.machine.l2_bytes // 2)
+
+        x_unit = _largest(nx, lambda x: fits(1, x))
+        v_unit = _largest(nv, lambda v: fits(v, x_unit)) if x_unit == nx else 1
+        units = self.problem.batch * self.outer_positions * -(-nv // v_unit) * -(-nx // x_unit)
+        groups = len(plan.group_ends)
+        blocks = min(groups, max(1, -(-16 * self.threads // units)))
+        if units * blocks < 4 * self.threads and self.threads > 1:
+            v_unit = min(v_unit, -(-nv // (4 * self.threads)))
+        ends = tuple(plan.group_ends[(i + 1) * groups // blocks - 1] for i in range(blocks))
+        base = self.build(_Grid(1, v_unit, x_unit, ends))
+        steps = max(p[Panel.INNER_COUNT] * p[Panel.OUTER_COUNT] for p in plan.panels)
+        sizes = [
+            strip(v_unit, x_unit),
+            lines(v_unit, x_unit),
+            16 * steps + 16 * len(plan.direct.planes),
+            size * (x_unit * step + 4 * lanes * step),
+        ]
+        places = [sum(map(_round, sizes[:i])) for i in range(5)]
+        fields = list(base.fields)
+        fields[Job.OFFSET_STRIP], fields[Job.OFFSET_OUT], fields[Job.OFFSET_TAPS] = places[:3]
+        fields[Job.OFFSET_PRODUCTS], fields[Job.SCRATCH_PER_SLOT] = places[3:]
+        return replace(base, fields=tuple(fields), scratch_per_slot=places[4])
 
     def build_winograd(self, plan: WinogradPlan, grid: _Grid) -> Launch:
         """The Winograd launch: the direct one with room for the transformed strip and the products."""

@@ -84,8 +84,8 @@ class Layer:
         self._weights = _packed(structure, filter, bias, activation, accuracy, keep=True)
         self._resolved: dict[Any, tuple[Problem, str | None]] = {}
         program = self._weights.program
-        kernel, plan = program.preferred, program.plan
-        chosen = kernel.winograd or plan
+        kernel, plan = program.preferred, program.direct.base
+        chosen = kernel.plan
         self.info = LayerInfo(
             algorithm=chosen.algorithm,
             reason=chosen.reason,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -12,76 +14,101 @@ from llvmlite import ir
 from unstride.codegen.numbers import Numbers
 from unstride.codegen.pack import emit_pack
 from unstride.errors import SizeLimitError
-from unstride.plan.direct import DirectPlan
-from unstride.plan.job import Pack, PackPanel, Panel
+from unstride.plan.direct import PanelSource
+from unstride.plan.job import Pack, PackPanel
 from unstride.plan.machine import ISA
-from unstride.plan.winograd import WinogradPlan
+from unstride.problem import Structure
 from unstride.runtime import buffers, engine, pool
 
-__all__ = ["Packer"]
+__all__ = ["PackedPanel", "Packer"]
+
+
+@dataclass(frozen=True)
+class PackedPanel:
+    """One panel, as the packer sees it: where it goes, how wide its rows are, and what they hold."""
+
+    offset: int
+    width: int
+    source: PanelSource
+    short: tuple[int, int] = (0, 0)  # Winograd: 1 if the phase lacks the first tap along v, along x
 
 
 class Packer:
-    """Packs the weights of one plan; made once, used at every eager call."""
+    """Packs the weights for one kernel; made once, used at every eager call.
 
-    def __init__(self, plan: DirectPlan, winograd: WinogradPlan | None = None, task: int | None = None) -> None:
-        self.plan = plan
-        self._elements = winograd.packed_elements if winograd else plan.packed_elements
-        structure = plan.structure
+    `task` is the kernel's own packing function, if it has one; `taps` then is the block of taps it expects.
+    """
+
+    def __init__(
+        self,
+        structure: Structure,
+        isa: ISA,
+        panels: Sequence[PackedPanel],
+        elements: int,
+        *,
+        channels_as_columns: bool = False,
+        task: int | None = None,
+        taps: tuple[int, int] | None = None,
+    ) -> None:
+        self._structure, self._elements, self._panels = structure, elements, len(panels)
         strides = _axis_strides(structure.filter_layout, structure.filter_shape, structure.rank)
         scatter = structure.direction == "scatter"
         self._channel_stride = strides["I" if scatter else "O"]
-        column_stride = strides["O" if scatter else "I"]
-        if plan.depthwise:
-            column_stride = strides["G"]
+        self._channels = 1 if channels_as_columns else structure.ci if scatter else structure.co
+        column_stride = strides["G"] if channels_as_columns else strides["O" if scatter else "I"]
         kernel_strides = strides["X"]
+        v_stride = kernel_strides[-2] if structure.rank > 1 else 0
         steps = _Interned()
         columns = _Interned()
-        panels: list[int] = []
-        for panel, source in zip(winograd.panels if winograd else plan.panels, plan.sources, strict=True):
-            step_offsets: tuple[int, ...] = tuple(sum(k * s for k, s in zip(step, kernel_strides, strict=True)) for step in source.steps)
-            if winograd:
-                step_offsets = _with_missing(step_offsets, panel, winograd)
-            column_offsets = tuple(shift * kernel_strides[-1] + c * column_stride for shift, c in source.columns)
+        table: list[int] = []
+        for panel in panels:
+            source = panel.source
+            step_offsets: tuple[int, ...] = tuple(
+                sum(k * s for k, s in zip(step, kernel_strides, strict=True)) for step in source.steps
+            )
+            if taps:
+                step_offsets = _with_missing(step_offsets, panel.short, taps)
+            column_offsets = tuple(
+                v * v_stride + x * kernel_strides[-1] + c * column_stride for (v, x), c in source.columns
+            )
             fields = {
-                PackPanel.PACKED: panel[Panel.WEIGHTS],
+                PackPanel.PACKED: panel.offset,
                 PackPanel.SOURCE: source.group * strides["G"],
                 PackPanel.STEPS_FIRST: steps.place(step_offsets),
                 PackPanel.STEPS: len(step_offsets),
                 PackPanel.COLUMNS_FIRST: columns.place(column_offsets),
                 PackPanel.COLUMNS: len(column_offsets),
-                PackPanel.WIDTH: panel[Panel.VECTORS] * plan.tile.lanes,
+                PackPanel.WIDTH: panel.width,
             }
-            panels += [fields[f] for f in PackPanel]
-        self._tables = [np.array(table or [0], np.int64) for table in (panels, steps.values, columns.values)]
-        self._task = task or _code(structure.dtype, plan.isa)
+            table += [fields[f] for f in PackPanel]
+        self._tables = [np.array(values or [0], np.int64) for values in (table, steps.values, columns.values)]
+        self._task = task or _code(structure.dtype, isa)
 
     def pack(self, weights: NDArray[Any]) -> tuple[NDArray[Any], bool]:
         """The packed weights, and whether every one of them is finite. `weights` is contiguous."""
-        plan = self.plan
-        compute = np.float64 if plan.structure.dtype == "f64" else np.float32
+        compute = np.float64 if self._structure.dtype == "f64" else np.float32
         packed = aligned_empty(self._elements, compute)
-        not_finite = np.zeros(len(plan.panels), np.int64)
+        not_finite = np.zeros(self._panels, np.int64)
         job = np.zeros(len(Pack), np.int64)
         job[Pack.SOURCE], job[Pack.PACKED] = buffers.address(weights), buffers.address(packed)
         job[Pack.PANELS], job[Pack.STEPS], job[Pack.COLUMNS] = map(buffers.address, self._tables)
         job[Pack.NOT_FINITE] = buffers.address(not_finite)
-        job[Pack.CHANNELS] = 1 if plan.depthwise else plan.reduce_channels
+        job[Pack.CHANNELS] = self._channels
         job[Pack.CHANNEL_STRIDE] = self._channel_stride
         threads = pool.current_threads() if self._elements > 50_000 else 1
-        pool.parallel(self._task, buffers.address(job), len(plan.panels), min(threads, len(plan.panels)))
+        pool.parallel(self._task, buffers.address(job), self._panels, min(threads, self._panels))
         return packed, not not_finite.any()
 
 
-def _with_missing(steps: tuple[int, ...], panel: tuple[int, ...], plan: WinogradPlan) -> tuple[int, ...]:
+def _with_missing(steps: tuple[int, ...], short: tuple[int, int], taps: tuple[int, int]) -> tuple[int, ...]:
     """A full block of taps for every outer tap: -1 where this phase lacks its first row or column of taps."""
-    rows, columns = plan.v.taps - panel[Panel.SHORT_V], plan.x.taps - panel[Panel.SHORT_X]
+    rows, columns = taps[0] - short[0], taps[1] - short[1]
     result: list[int] = []
     for first in range(0, len(steps), rows * columns):
-        result += [-1] * (panel[Panel.SHORT_V] * plan.x.taps)
+        result += [-1] * (short[0] * taps[1])
         for row in range(rows):
             start = first + row * columns
-            result += [-1] * panel[Panel.SHORT_X] + list(steps[start : start + columns])
+            result += [-1] * short[1] + list(steps[start : start + columns])
     return tuple(result)
 
 

@@ -18,18 +18,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from unstride.codegen.across import AcrossFamily
 from unstride.codegen.direct import DirectFamily
 from unstride.codegen.numbers import Numbers
 from unstride.codegen.winograd import WinogradFamily
 from unstride.errors import SizeLimitError
+from unstride.plan.across import AcrossPlan, plan_across
 from unstride.plan.direct import DirectPlan, plan_direct
 from unstride.plan.job import Job, Panel
-from unstride.plan.launch import Launch, plan_launch, plan_winograd_launch
+from unstride.plan.launch import Launch, plan_across_launch, plan_launch, plan_winograd_launch
 from unstride.plan.machine import Machine
 from unstride.plan.winograd import RANGE_LIMIT, WinogradPlan, plan_winograd
 from unstride.problem import Problem, Structure
 from unstride.runtime import buffers, engine, pool
-from unstride.runtime.packing import Packer
+from unstride.runtime.packing import PackedPanel, Packer
 
 __all__ = ["Program", "Weights", "activated", "pack", "program"]
 
@@ -56,33 +58,82 @@ class Step:
 
 
 class Kernel:
-    """One kernel of a Program: a plan's tables and its code."""
+    """One kernel of a Program: a plan's tables, its code and its packer."""
 
-    def __init__(self, plan: DirectPlan, panels: tuple[tuple[int, ...], ...], family: Any, winograd: WinogradPlan | None):
-        self.plan, self.family, self.winograd = plan, family, winograd
-        self.tables, self.starts = _plan_tables(plan, panels)
+    def __init__(self, plan: DirectPlan | WinogradPlan | AcrossPlan, activation: str) -> None:
+        self.plan = plan
+        base = self.base = plan if isinstance(plan, DirectPlan) else plan.direct
+        self.family = _family(plan, activation)
+        inner = plan.inner_taps if isinstance(plan, AcrossPlan) else base.inner_taps
+        self._tables, self._starts = _plan_tables(base, plan.panels, inner)
 
     @cached_property
     def loaded(self) -> engine.Loaded:
-        symbols = ("run", "pack") if self.winograd else ("run",)
-        return engine.kernel_library(self.family.key, self._build, self.plan.isa, symbols)
+        """The machine code."""
+        symbols = ("run", "pack") if isinstance(self.plan, WinogradPlan) else ("run",)
+        return engine.kernel_library(self.family.key, self._build, self.base.isa, symbols)
 
     def _build(self) -> str:
-        text: str = self.family.build(Numbers(self.plan.structure.dtype, self.plan.isa))
+        text: str = self.family.build(Numbers(self.base.structure.dtype, self.base.isa))
         return text
 
     @cached_property
     def packer(self) -> Packer:
-        return Packer(self.plan, self.winograd, self.loaded.addresses.get("pack"))
+        plan, base, structure = self.plan, self.base, self.base.structure
+        elements = plan.packed_elements
+        if isinstance(plan, AcrossPlan):
+            rows = zip(plan.panels, plan.sources, strict=True)
+            panels = [PackedPanel(p[Panel.WEIGHTS], p[Panel.COLUMNS], source) for p, source in rows]
+            return Packer(structure, base.isa, panels, elements)
+        panels = [
+            PackedPanel(
+                p[Panel.WEIGHTS], p[Panel.VECTORS] * base.tile.lanes, source, (p[Panel.SHORT_V], p[Panel.SHORT_X])
+            )
+            for p, source in zip(plan.panels, base.sources, strict=True)
+        ]
+        if isinstance(plan, WinogradPlan):
+            task, taps = self.loaded.addresses["pack"], (plan.v.taps, plan.x.taps)
+            return Packer(structure, base.isa, panels, elements, task=task, taps=taps)
+        return Packer(structure, base.isa, panels, elements, channels_as_columns=base.depthwise)
+
+    @cached_property
+    def bias_channels(self) -> NDArray[np.int64]:
+        """The result channel of each element of the padded bias, or -1."""
+        if isinstance(self.plan, AcrossPlan):
+            return np.array(self.plan.bias_rows, np.int64)
+        base = self.base
+        channels = np.full(base.bias_elements + base.tile.columns, -1, np.int64)
+        for panel, source in zip(base.panels, base.sources, strict=True):
+            start, first = panel[Panel.BIAS], source.group * base.result_channels
+            channels[start : start + len(source.columns)] = [first + channel for _, channel in source.columns]
+        return channels
+
+    def launch(self, problem: Problem, machine: Machine, threads: int, exact_borders: bool) -> list[Launch] | None:
+        """The launches of one size: this kernel's, and the direct one it may leave units to; None if it declines."""
+        if isinstance(self.plan, WinogradPlan):
+            pair = plan_winograd_launch(self.plan, problem, machine, threads)
+            return None if pair is None else list(pair)
+        if isinstance(self.plan, AcrossPlan):
+            one = plan_across_launch(self.plan, problem, machine, threads)
+            return None if one is None else [one]
+        return [plan_launch(self.plan, problem, machine, threads, exact_borders=exact_borders)]
 
     def step(self, launch: Launch, short: bool, then: Step | None = None) -> Step:
         sizes = np.array(launch.sizes or (0,), np.int64)
         fields = list(launch.fields)
-        fields[Job.PLAN], fields[Job.SIZES] = buffers.address(self.tables), buffers.address(sizes)
-        for name, start in self.starts.items():
+        fields[Job.PLAN], fields[Job.SIZES] = buffers.address(self._tables), buffers.address(sizes)
+        for name, start in self._starts.items():
             fields[name] = start
         used = max(1, min(launch.threads, launch.tasks))
         return Step(self, launch, struct.pack(f"{len(fields)}q", *fields), sizes, used, short, then)
+
+
+def _family(plan: DirectPlan | WinogradPlan | AcrossPlan, activation: str) -> Any:
+    if isinstance(plan, WinogradPlan):
+        return WinogradFamily.of(plan, activation)
+    if isinstance(plan, AcrossPlan):
+        return AcrossFamily.of(plan, activation)
+    return DirectFamily.of(plan, activation)
 
 
 class Program:
@@ -93,25 +144,19 @@ class Program:
     ) -> None:
         self.structure, self.machine, self.activation = structure, machine, activation
         self.exact_borders = exact_borders
-        self.winograd: Kernel | None = None
-        plan = None
-        if accuracy != "strict" and not exact_borders and structure.dtype != "f64":
-            plan = plan_winograd(structure, machine.isa)
-        if plan is None:
+        special = None if exact_borders else _special_plan(structure, machine, accuracy)
+        if special is None:
             direct = plan_direct(structure, machine.isa, exact_borders=exact_borders)
         else:
-            direct = plan.direct
-            self.winograd = Kernel(direct, plan.panels, WinogradFamily.of(plan, activation), plan)
-        self.direct = Kernel(direct, direct.panels, DirectFamily.of(direct, activation), None)
+            direct = special.direct
+        self.direct = Kernel(direct, activation)
+        self.special = Kernel(special, activation) if special else None
         self._steps: dict[tuple[Problem, int], Step] = {}
 
     @property
-    def plan(self) -> DirectPlan:
-        return self.direct.plan
-
-    @property
     def preferred(self) -> Kernel:
-        return self.winograd or self.direct
+        """The kernel that large enough maps will use."""
+        return self.special or self.direct
 
     def step(self, problem: Problem, threads: int) -> Step:
         """The launch of one size; made once."""
@@ -127,13 +172,20 @@ class Program:
         work = problem.macs + 4 * problem.bytes
         short = work < _SHORT_WORK
         used = 1 if work < _INLINE_WORK else threads
-        if self.winograd and self.winograd.winograd:
-            launches = plan_winograd_launch(self.winograd.winograd, problem, self.machine, used)
-            if launches is not None:
-                first, second = launches
-                return self.winograd.step(first, short, self.direct.step(second, short))
-        launch = plan_launch(self.plan, problem, self.machine, used, exact_borders=self.exact_borders)
-        return self.direct.step(launch, short)
+        for kernel in (self.special, self.direct):
+            launches = kernel.launch(problem, self.machine, used, self.exact_borders) if kernel else None
+            if kernel and launches:
+                then = self.direct.step(launches[1], short) if len(launches) > 1 else None
+                return kernel.step(launches[0], short, then)
+        raise AssertionError("the direct kernel takes every problem")
+
+
+def _special_plan(structure: Structure, machine: Machine, accuracy: str) -> WinogradPlan | AcrossPlan | None:
+    """A plan that beats the direct one on maps that are large enough, if there is one."""
+    across = plan_across(structure, machine.isa)
+    if across is not None or accuracy == "strict" or structure.dtype == "f64":
+        return across
+    return plan_winograd(structure, machine.isa)
 
 
 @lru_cache(maxsize=256)
@@ -151,27 +203,29 @@ class Weights:
         self, made: Program, source: NDArray[Any], bias: NDArray[Any] | None, activation: str, slope: float
     ) -> None:
         self.program, self._source = made, source
-        structure, plan = made.structure, made.plan
-        compute = np.float64 if structure.dtype == "f64" else np.float32
-        self.bias = _padded_bias(plan, bias, compute)
+        structure = made.structure
+        channels = structure.groups * (structure.co if structure.direction == "scatter" else structure.ci)
+        self._bias = np.zeros(channels) if bias is None else bias.astype(np.float64)
         # The bias after the activation: what a result element without taps is.
-        self.rest = activated(self.bias.astype(np.float64), activation, slope).astype(compute)
-        by_channel = activated(_channel_bias(plan, bias), activation, slope)
-        by_channel = by_channel.astype(buffers.numpy_dtype(structure.dtype))
+        self._rest = activated(self._bias, activation, slope)
+        by_channel = self._rest.astype(buffers.numpy_dtype(structure.dtype))
         ncx = structure.data_layout == "NCX"
         self.rest_of_channel = by_channel.reshape(-1, *(1,) * structure.rank) if ncx else by_channel
-        bits = struct.unpack("<q", struct.pack("<d", slope))[0]
-        self._tail = (buffers.address(self.bias), buffers.address(self.rest), bits)
-        self._packed: dict[int, NDArray[Any]] = {}
+        self._slope_bits = struct.unpack("<q", struct.pack("<d", slope))[0]
+        self._packed: dict[int, tuple[NDArray[Any], ...]] = {}
         self._constants: dict[int, tuple[int, ...]] = {}
 
     @property
     def packed_bytes(self) -> int:
-        return sum(int(packed.nbytes) for packed in self._packed.values())
+        return sum(int(arrays[0].nbytes) for arrays in self._packed.values())
 
     def keep(self, kernel: Kernel, packed: NDArray[Any]) -> None:
-        self._packed[id(kernel)] = packed
-        self._constants[id(kernel)] = (buffers.address(packed), *self._tail)
+        """Remember the weights packed for a kernel, with the bias in its order."""
+        compute = np.float64 if self.program.structure.dtype == "f64" else np.float32
+        index = kernel.bias_channels
+        bias, rest = (np.where(index < 0, 0.0, values[index]).astype(compute) for values in (self._bias, self._rest))
+        arrays = self._packed[id(kernel)] = (packed, bias, rest)
+        self._constants[id(kernel)] = (*map(buffers.address, arrays), self._slope_bits)
 
     def own(self) -> None:
         """Keep a copy of the source: the caller may change his array before another kernel needs packing."""
@@ -232,21 +286,17 @@ def pack(
     `keep` says that the layer outlives the call, so that it must own whatever it may need later.
     """
     made = program(structure, machine, activation, accuracy)
-    if made.winograd and not _even_range(weights):
+    if isinstance(made.preferred.plan, WinogradPlan) and not _even_range(weights):
         made = program(structure, machine, activation, "strict")
-    if made.winograd is None:
-        packed, finite = made.direct.packer.pack(weights)
-        if not finite:
-            # An infinite weight must not meet the zeros that pad a border: keep the taps apart, to skip such taps.
-            made = program(structure, machine, activation, "strict", exact_borders=True)
-            packed, _ = made.direct.packer.pack(weights)
-        result = Weights(made, weights, bias, activation, slope)
-        result.keep(made.direct, packed)
-        return result
+    packed, finite = made.preferred.packer.pack(weights)
+    if not finite:
+        # An infinite weight must not meet the zeros that pad a border: keep the taps apart, to skip such taps.
+        made = program(structure, machine, activation, "strict", exact_borders=True)
+        packed, _ = made.preferred.packer.pack(weights)
     result = Weights(made, weights, bias, activation, slope)
-    if keep:
+    result.keep(made.preferred, packed)
+    if keep and made.special:
         result.own()
-        result.keep(made.winograd, made.winograd.packer.pack(weights)[0])
     return result
 
 
@@ -286,11 +336,11 @@ def _take_scratch(count: int) -> NDArray[np.uint8]:
 
 
 def _plan_tables(
-    plan: DirectPlan, panels: tuple[tuple[int, ...], ...]
+    plan: DirectPlan, panels: tuple[tuple[int, ...], ...], inner_taps: tuple[tuple[int, int], ...]
 ) -> tuple[NDArray[np.int64], dict[Job, int]]:
     tables = {
         Job.PANELS: [value for panel in panels for value in panel],
-        Job.INNER_TAPS: [value for tap in plan.inner_taps for value in tap],
+        Job.INNER_TAPS: [value for tap in inner_taps for value in tap],
         Job.OUTER_TAPS: list(plan.outer_taps),
         Job.PLANES: [value for plane in plan.planes for value in plane],
         Job.OUTER_PHASES: [value for phase in plan.outer_phases for value in phase],
@@ -301,19 +351,3 @@ def _plan_tables(
         starts[name] = len(flat)
         flat += table
     return np.array(flat, np.int64), starts
-
-
-def _channel_bias(plan: DirectPlan, bias: NDArray[Any] | None) -> NDArray[np.float64]:
-    channels = plan.result_channels * plan.structure.groups
-    return np.zeros(channels) if bias is None else bias.astype(np.float64)
-
-
-def _padded_bias(plan: DirectPlan, bias: NDArray[Any] | None, compute: Any) -> NDArray[Any]:
-    """The bias in panel order, padded to vectors."""
-    values = np.zeros(plan.bias_elements + plan.tile.columns, compute)
-    if bias is not None:
-        for panel, source in zip(plan.panels, plan.sources, strict=True):
-            start, first = panel[Panel.BIAS], source.group * plan.result_channels
-            channels = [first + channel for _, channel in source.columns]
-            values[start : start + len(channels)] = bias[channels]
-    return values

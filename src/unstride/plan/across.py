@@ -1,0 +1,186 @@
+"""Algorithm D1: vectors across x, for results with few channels in channel-major memory.
+
+Where a group has few result columns (RGB outputs, depthwise and narrow groups) a vector of channels would be mostly
+empty. In NCX memory the x axis is contiguous, so positions along x fill the vectors instead: the tile's rows are
+(x-phase, channel), its weights are broadcast, and the source is read as it lies, only padded. The phases of a row are
+woven together on the way out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+
+from unstride.plan.direct import DirectPlan, PanelSource, plan_direct
+from unstride.plan.job import Panel
+from unstride.plan.machine import ISA
+from unstride.plan.phases import AxisPhases, Phase, Tap
+from unstride.problem import Structure
+
+__all__ = ["AcrossPlan", "plan_across", "row_counts", "vector_count"]
+
+_MOST_ROWS = 8  # result columns of a group, beyond which vectors of channels do better
+
+
+@dataclass(frozen=True)
+class AcrossPlan:
+    """The direct plan it may replace, and its own panels: up to eight rows that share their taps."""
+
+    direct: DirectPlan
+    panels: tuple[tuple[int, ...], ...]
+    sources: tuple[PanelSource, ...]
+    inner_taps: tuple[tuple[int, int], ...]
+    group_ends: tuple[int, ...]  # panel index after each group
+    rows_per_group: int  # rows that are computed together: v-phases times x-phases times channels
+    packed_elements: int
+    bias_rows: tuple[int, ...]  # result channel of every row of every panel
+    reason: str
+
+    @property
+    def algorithm(self) -> str:
+        return "across x"
+
+
+def row_counts(isa: ISA) -> tuple[int, ...]:
+    """Tile heights to compile."""
+    return (1, 2, 3, 4, 6, 8, 12) if isa.registers == 32 else (1, 2, 3, 4, 6)
+
+
+def vector_count(isa: ISA, rows: int) -> int:
+    """How many vectors wide a tile of `rows` may be: accumulators, one line of source, one broadcast."""
+    return min(8 if isa.registers == 32 else 6, (isa.registers - 2) // (rows + 1))
+
+
+def plan_across(structure: Structure, isa: ISA) -> AcrossPlan | None:
+    """The plan with vectors across x, or None where the result has enough channels, or x is not contiguous."""
+    s = structure
+    scatter = s.direction == "scatter"
+    columns = (s.co if scatter else s.ci) * (s.stride[-1] if scatter else 1)
+    unit_step = scatter or s.stride[-1] == 1
+    if s.data_layout != "NCX" or not unit_step or columns > _MOST_ROWS:
+        return None
+    direct = plan_direct(structure, isa)
+    if direct.needs_prefill:
+        return None
+    return _Builder(structure, isa, direct).build()
+
+
+class _Builder:
+    def __init__(self, structure: Structure, isa: ISA, direct: DirectPlan) -> None:
+        self.structure, self.isa, self.direct = structure, isa, direct
+        scatter = structure.direction == "scatter"
+        self.reduce, self.result = (structure.ci, structure.co) if scatter else (structure.co, structure.ci)
+        self.x = direct.axes[-1]
+        rows = direct.axes[-2] if structure.rank > 1 else AxisPhases(1, 1, (Phase(0, (Tap(0, 0),)),))
+        self.v_first = rows.first
+        self.x_classes = _classes(self.x.phases)
+        # Where all x-phases read the same pixels, v-phases that do so too are computed together: the source line that
+        # is loaded serves all of them.
+        merge = len(self.x_classes) == 1
+        classes = _classes(rows.phases) if merge else [[phase] for phase in rows.phases]
+        starts = [sum(map(len, classes[:i])) for i in range(len(classes))]
+        self.v_classes = list(zip(starts, classes, strict=True))
+
+    def build(self) -> AcrossPlan:
+        panels: list[tuple[int, ...]] = []
+        sources: list[PanelSource] = []
+        ends: list[int] = []
+        inner: dict[tuple[tuple[int, int], ...], int] = {}
+        bias_rows: list[int] = []
+        weights = 0
+        outer_lists = list(product(*(axis.phases for axis in self.direct.axes[:-2])))
+        plane_index = {plane: i for i, plane in enumerate(self.direct.planes)}
+        for group in range(self.structure.groups):
+            for outer_index, outer_phase in enumerate(outer_lists):
+                outer_taps = tuple(product(*(phase.taps for phase in outer_phase)))
+                outer_key = tuple(plane_index[tuple(t.a for t in taps)] for taps in outer_taps)
+                for v_first, v_class in self.v_classes:
+                    rows = self._rows(len(v_class))
+                    for position, (row, taps, chunk) in enumerate(rows):
+                        pairs = [(v, t) for v in v_class[0].taps for t in taps]
+                        inner_key = tuple((v.a - self.v_first, t.a - self.x.first) for v, t in pairs)
+                        steps = tuple(
+                            (*(t.k for t in outer), *((v.k,) if self.structure.rank > 1 else ()), t.k)
+                            for outer in outer_taps
+                            for v, t in pairs
+                        )
+                        fields = dict.fromkeys(Panel, 0)
+                        fields.update(
+                            {
+                                Panel.WEIGHTS: weights,
+                                Panel.INNER_FIRST: inner.setdefault(inner_key, sum(map(len, inner))),
+                                Panel.INNER_COUNT: len(inner_key),
+                                Panel.OUTER_FIRST: _find(self.direct.outer_taps, outer_key),
+                                Panel.OUTER_COUNT: len(outer_key),
+                                Panel.RUN: self.reduce,
+                                Panel.CHANNEL: group * self.reduce,
+                                Panel.COLUMN: row,
+                                Panel.COLUMNS: len(chunk),
+                                Panel.V_RANGE: v_first,
+                                Panel.V_PHASES: len(v_class),
+                                Panel.OUTER_PHASE: outer_index,
+                                Panel.BIAS: len(bias_rows),
+                                Panel.START: int(position == 0 and v_first == 0 and outer_index == 0),
+                                Panel.FLUSH: int(position == len(rows) - 1),
+                                Panel.FLUSH_CHANNEL: group * self.result,
+                                Panel.FLUSH_WIDTH: self.result,
+                            }
+                        )
+                        panels.append(tuple(fields[f] for f in Panel))
+                        sources.append(PanelSource(group, steps, tuple(chunk)))
+                        bias_rows += [group * self.result + channel for _, channel in chunk]
+                        weights += len(steps) * self.reduce * len(chunk)
+            ends.append(len(panels))
+        reason = f"{self.result * self.x.result_step} result columns a group: vectors run across x"
+        return AcrossPlan(
+            self.direct,
+            tuple(panels),
+            tuple(sources),
+            tuple(tap for key in inner for tap in key),
+            tuple(ends),
+            self.result * self.x.result_step * max(len(v) for _, v in self.v_classes),
+            weights,
+            tuple(bias_rows),
+            reason,
+        )
+
+    def _rows(self, v_phases: int) -> list[tuple[int, tuple[Tap, ...], list[tuple[tuple[int, int], int]]]]:
+        """(first row, taps, [(kernel shift along v and x, channel)]) of each panel, cut to tile heights.
+
+        Rows are numbered (v-phase, x-phase, channel).
+        """
+        heights = row_counts(self.isa)
+        result = []
+        for phase_class in self.x_classes:
+            first = phase_class[0]
+            lines = [
+                ((v_shift, shift), c)
+                for v_shift in range(v_phases)
+                for shift in range(len(phase_class))
+                for c in range(self.result)
+            ]
+            start = 0
+            while start < len(lines):
+                height = max(h for h in heights if h <= len(lines) - start)
+                result.append((first.r * self.result + start, first.taps, lines[start : start + height]))
+                start += height
+        return result
+
+
+def _classes(phases: tuple[Phase, ...]) -> list[list[Phase]]:
+    """Neighbouring phases whose taps read the same pixels through neighbouring kernel elements."""
+    classes: list[list[Phase]] = []
+    for phase in phases:
+        if classes:
+            first, shift = classes[-1][0], len(classes[-1])
+            same = [(t.a, t.k) for t in phase.taps] == [(t.a, t.k + shift) for t in first.taps]
+            if same and phase.r == first.r + shift:
+                classes[-1].append(phase)
+                continue
+        classes.append([phase])
+    return classes
+
+
+def _find(table: tuple[int, ...], run: tuple[int, ...]) -> int:
+    """Where the direct plan keeps this run of planes."""
+    return next(i for i in range(len(table)) if table[i : i + len(run)] == run)
