@@ -1,8 +1,8 @@
 """The kernels with vectors across x: a padded channel-major strip, broadcast weights, phases woven on the way out.
 
-    per group: fill the strip [channel][plane][row][x]
-    per panel of rows (x-phase, channel), per result row: accumulate along x into lines [row][x]
-    when the phases of a result row are complete: weave them into one line and copy it to the result
+per group: fill the strip [channel][plane][row][x]
+per panel of rows (x-phase, channel), per result row: accumulate along x into lines [row][x]
+when the phases of a result row are complete: weave them into one line and copy it to the result
 """
 
 from __future__ import annotations
@@ -293,7 +293,7 @@ class _Driver(Box):
 
 
 def _emit_weave(module: Any, numbers: Numbers) -> Any:
-    """weave(target, source, pitch, step, count): target[x*step + r] = source[r*pitch + x]; may run over by a few vectors."""
+    """weave(target, source, pitch, step, count): target[x*step + r] = source[r*pitch + x]; may run over by vectors."""
     e = Emitter(module, "weave", [PTR, PTR, I64, I64, I64], internal=True)
     target = e.arg_ptr(0, numbers.computed, noalias=True)
     source = e.arg_ptr(1, numbers.computed, noalias=True)

@@ -95,7 +95,7 @@ class _Driver(Box):
         e.ret()
 
     def _reach_source(self) -> None:
-        """Fill the strip, unless the box can be read where it lies: pixel-major, of computed type, and no padding in it.
+        """Fill the strip, unless the box can be read where it lies: pixel-major, of computed type, without padding.
 
         In a box of one row (or column) padding is not read anyway: taps that would are left out.
         """

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from llvmlite import ir
 
@@ -42,7 +42,8 @@ I1, I8, I16, I32, I64 = (ir.IntType(bits) for bits in (1, 8, 16, 32, 64))
 F16, F32, F64 = ir.HalfType(), ir.FloatType(), ir.DoubleType()
 PTR, VOID = ir.PointerType(), ir.VoidType()
 
-IntLike = "Int | int"
+IntLike: TypeAlias = "Int | int"  # classes below have methods called `int`, which would hide the type
+Count: TypeAlias = int
 
 
 def vector(element: Any, lanes: int) -> Any:
@@ -117,7 +118,7 @@ class Ptr:
     value: Any
     element: Any
 
-    def __add__(self, offset: Int | int) -> Ptr:
+    def __add__(self, offset: IntLike) -> Ptr:
         if _is(offset, 0):
             return self
         return Ptr(self.e, self.e.b.gep(self.value, [self.e.raw(offset)], source_etype=self.element), self.element)
@@ -125,15 +126,15 @@ class Ptr:
     def as_type(self, element: Any) -> Ptr:
         return Ptr(self.e, self.value, element)
 
-    def load(self, offset: Int | int = 0, lanes: int = 0) -> Any:
+    def load(self, offset: IntLike = 0, lanes: Count = 0) -> Any:
         """One element, or `lanes` consecutive ones as a vector."""
         typ = vector(self.element, lanes) if lanes else self.element
         return self.e.b.load((self + offset).value, typ=typ, align=size_of(self.element))
 
-    def int(self, offset: Int | int = 0) -> Int:
+    def int(self, offset: IntLike = 0) -> Int:
         return Int(self.e, self.load(offset))
 
-    def store(self, offset: Int | int, value: Any) -> None:
+    def store(self, offset: IntLike, value: Any) -> None:
         raw = value.value if isinstance(value, Int | Ptr) else value
         self.e.b.store(raw, (self + offset).value, align=size_of(self.element))
 
@@ -141,7 +142,7 @@ class Ptr:
 class Var:
     """A mutable 64-bit variable; LLVM turns it into a register."""
 
-    def __init__(self, e: Emitter, initial: Int | int) -> None:
+    def __init__(self, e: Emitter, initial: IntLike) -> None:
         self.e = e
         self.slot = e.stack(I64)
         self.set(initial)
@@ -149,7 +150,7 @@ class Var:
     def get(self) -> Int:
         return self.slot.int()
 
-    def set(self, value: Int | int) -> None:
+    def set(self, value: IntLike) -> None:
         self.slot.store(0, self.e.raw(value))
 
 
@@ -174,46 +175,46 @@ class Emitter:
 
     # -- values
 
-    def raw(self, value: Int | int) -> Any:
+    def raw(self, value: IntLike) -> Any:
         return value.value if isinstance(value, Int) else ir.Constant(I64, value)
 
-    def int(self, value: Int | int) -> Int:
+    def int(self, value: IntLike) -> Int:
         return value if isinstance(value, Int) else Int(self, ir.Constant(I64, value))
 
-    def arg_int(self, index: int) -> Int:
+    def arg_int(self, index: Count) -> Int:
         return Int(self, self.function.args[index])
 
-    def arg_ptr(self, index: int, element: Any, *, noalias: bool = False) -> Ptr:
+    def arg_ptr(self, index: Count, element: Any, *, noalias: bool = False) -> Ptr:
         if noalias:
             self.function.args[index].add_attribute("noalias")
         return Ptr(self, self.function.args[index], element)
 
-    def stack(self, element: Any, count: int = 1) -> Ptr:
+    def stack(self, element: Any, count: Count = 1) -> Ptr:
         """Storage in the entry block, so that a loop does not grow the stack."""
         slot = ir.IRBuilder(self.entry).alloca(ir.ArrayType(element, count))
         slot.type = PTR  # llvmlite still gives it a typed pointer; LLVM itself knows only opaque ones
         return Ptr(self, slot, element)
 
-    def var(self, initial: Int | int) -> Var:
+    def var(self, initial: IntLike) -> Var:
         return Var(self, initial)
 
     def ptr(self, address: Int, element: Any) -> Ptr:
         return Ptr(self, self.b.inttoptr(address.value, PTR), element)
 
-    def select(self, condition: Any, yes: Int | int, no: Int | int) -> Int:
+    def select(self, condition: Any, yes: IntLike, no: IntLike) -> Int:
         return Int(self, self.b.select(condition, self.raw(yes), self.raw(no)))
 
-    def min(self, left: Int | int, right: Int | int) -> Int:
+    def min(self, left: IntLike, right: IntLike) -> Int:
         left = self.int(left)
         return self.select(left < right, left, right)
 
-    def max(self, left: Int | int, right: Int | int) -> Int:
+    def max(self, left: IntLike, right: IntLike) -> Int:
         left = self.int(left)
         return self.select(left > right, left, right)
 
     # -- control flow
 
-    def range(self, start: Int | int, stop: Int | int | None = None, step: int = 1) -> Iterator[Int]:
+    def range(self, start: IntLike, stop: IntLike | None = None, step: Count = 1) -> Iterator[Int]:
         if stop is None:
             start, stop = 0, start
         stop_raw = self.raw(stop)
@@ -229,7 +230,7 @@ class Emitter:
         self.b.cbranch(self.b.icmp_signed("<", following, stop_raw), body, after)
         self.b.position_at_end(after)
 
-    def fold(self, start: Int | int, stop: Int | int, step: int, values: list[Any]) -> Iterator[tuple[Int, list[Any]]]:
+    def fold(self, start: IntLike, stop: IntLike, step: Count, values: list[Any]) -> Iterator[tuple[Int, list[Any]]]:
         """A loop that carries `values`: the body replaces the items of the list it is given, and after the loop
         `values` itself holds the last ones. (A Var would do, but hundreds of them are slow to clean up.)"""
         stop_raw = self.raw(stop)
@@ -272,7 +273,7 @@ class Emitter:
 
     # -- vectors
 
-    def splat(self, scalar: Any, lanes: int) -> Any:
+    def splat(self, scalar: Any, lanes: Count) -> Any:
         seed = self.b.insert_element(ir.Constant(vector(scalar.type, lanes), ir.Undefined), scalar, ir.Constant(I32, 0))
         mask = ir.Constant(vector(I32, lanes), None)  # all lanes take element 0
         return self.b.shuffle_vector(seed, seed, mask)
@@ -298,5 +299,5 @@ def mangle(typ: Any) -> str:
     return {"half": "f16", "float": "f32", "double": "f64", "ptr": "p0"}.get(str(typ), str(typ))
 
 
-def _is(value: Int | int, constant: int) -> bool:
+def _is(value: IntLike, constant: Count) -> bool:
     return isinstance(value, int) and value == constant

@@ -59,7 +59,7 @@ def emit_narrow(module: Any, numbers: Numbers) -> Any:
 
 
 def emit_transpose(module: Any, name: str, numbers: Numbers, *, widen: bool) -> Any:
-    """name(target, target_pitch, source, source_pitch, rows, columns): target[c, r] = source[r, c], pitches in elements.
+    """name(target, target_pitch, source, source_pitch, rows, columns): target[c, r] = source[r, c].
 
     `widen` says the direction: stored to computed, or computed to stored.
     """

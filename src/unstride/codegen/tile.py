@@ -1,8 +1,8 @@
 """The inner loop: rows x vectors accumulators that live in registers from the first tap to the only store.
 
-A tile reads its rows through one address each, so the rows may be any positions: neighbours, several image rows, several
-images. The list of taps says where, relative to those addresses, each run of K starts. Depth of the channels, distance of
-rows and number of taps are run-time values; only the shape of the register block is compiled in.
+A tile reads its rows through one address each, so the rows may be any positions: neighbours, several image rows,
+several images. The list of taps says where, relative to those addresses, each run of K starts. Depth of the channels,
+distance of rows and number of taps are run-time values; only the shape of the register block is compiled in.
 """
 
 from __future__ import annotations

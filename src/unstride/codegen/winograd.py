@@ -45,9 +45,7 @@ class WinogradFamily:
     def of(cls, plan: WinogradPlan, activation: str) -> WinogradFamily:
         structure, tile = plan.direct.structure, plan.direct.tile
         ncx = structure.data_layout == "NCX"
-        return cls(
-            structure.dtype, plan.direct.isa.name, ncx, activation, plan.v, plan.x, tile.rows, tile.vectors
-        )
+        return cls(structure.dtype, plan.direct.isa.name, ncx, activation, plan.v, plan.x, tile.rows, tile.vectors)
 
     @property
     def key(self) -> str:

@@ -1,7 +1,7 @@
 """Algorithms A, B and C: everything is one dense product per stride phase, driven by tables.
 
-For a fixed phase of all axes but the last, the result columns of the last axis' phases and channels form the N side of a
-matrix product, positions are its M side, and (tap, channel) its K side. Neighbouring x-phases with equal source
+For a fixed phase of all axes but the last, the result columns of the last axis' phases and channels form the N side
+of a matrix product, positions are its M side, and (tap, channel) its K side. Neighbouring x-phases with equal source
 offsets are *merged* into one run of columns when that fills vectors better: in NXC memory they are adjacent anyway.
 Where the taps of an axis read consecutive pixels, all their channels are one contiguous run of K.
 """
@@ -93,9 +93,7 @@ class DirectPlan:
         return prod(len(axis.phases) for axis in self.axes)
 
 
-def plan_direct(
-    structure: Structure, isa: ISA, *, exact_borders: bool = False, merge: bool = True
-) -> DirectPlan:
+def plan_direct(structure: Structure, isa: ISA, *, exact_borders: bool = False, merge: bool = True) -> DirectPlan:
     """The direct plan of a structure.
 
     `exact_borders` keeps every tap apart, so that a launch can leave out the taps that would read padding: needed

@@ -300,8 +300,8 @@ class _Builder:
         return best
 
     def _boxes(self, nv: int, nx: int) -> Iterable[tuple[int, int, int]]:
-        """Boxes whose strips fit in L2: whole ones, ones cut for the threads, and single rows or columns of many images,
-        which can leave out the taps that would read padding."""
+        """Boxes whose strips fit in L2: whole ones, ones cut for the threads, and single rows or columns of many
+        images, which can leave out the taps that would read padding."""
         batch, pieces = self.problem.batch, range(1, 8 * self.threads + 1)
         budget = min(_STRIP_BYTES, self.machine.l2_bytes // 2)
 
@@ -340,8 +340,12 @@ class _Builder:
         filling = self._strip_pixels(grid.images, grid.v_unit, grid.x_unit) * channels * 5 / tile.lanes
         if plan.through_strip:
             across = grid.x_unit * self.x.phases.result_step
-            filling += self._out_bytes(grid.images, grid.v_unit, grid.x_unit) / 4 * len(plan.flush_ends) / blocks * (
-                0.3 if across >= tile.lanes else 0.8 if across >= 4 else 4.0
+            filling += (
+                self._out_bytes(grid.images, grid.v_unit, grid.x_unit)
+                / 4
+                * len(plan.flush_ends)
+                / blocks
+                * (0.3 if across >= tile.lanes else 0.8 if across >= 4 else 4.0)
             )
         listing = len(plan.panels) / blocks * (200 + 60 * tiles)
         return -(-tasks // self.threads) * (max(products, streamed) + filling + listing + 3000)

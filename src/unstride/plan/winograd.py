@@ -2,13 +2,13 @@
 
 Within one stride phase a transposed convolution is an ordinary correlation with q taps, q = ceil(k / s), and all phases
 read the same pixels. So one transform of an input tile serves all s**2 phases, and the product in the transformed
-domain has s**2 * OC columns. With t = m + q - 1 points a tile of m outputs costs t multiplications per axis instead of m*q:
+domain has s**2 * OC columns. With t = m + q - 1 points a tile of m outputs costs t multiplications per axis, not m*q:
 
     y = AT [ (G g) * (BT d) ]      F(3, 2) for two taps (k4 s2), F(2, 3) for three (k3 s1, k5 s2, k6 s2), t = 4
 
 A phase that lacks its first tap (k3 s2) has a zero in front: its first coefficient vanishes and is skipped.
-The last two axes are transformed; outer axes stay as taps. Accuracy is that of a norm, not of each component, so a unit whose
-values range too wide, or are not finite, is left to the direct kernel.
+The last two axes are transformed; outer axes stay as taps. Accuracy is that of a norm, not of each component, so a
+unit whose values range too wide, or are not finite, is left to the direct kernel.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _matrices(
         g.append(tuple(float(scale * p**j) for j in range(taps)))
     bt.append(_roots(list(points), size))
     g.append((*(0.0,) * (taps - 1), 1.0))
-    at = [tuple(float(p**i) for p in points) + (float(i == outputs - 1),) for i in range(outputs)]
+    at = [(*(float(p**i) for p in points), float(i == outputs - 1)) for i in range(outputs)]
     return tuple(bt), tuple(g), tuple(at)
 
 
@@ -117,8 +117,8 @@ class WinogradPlan:
 def plan_winograd(structure: Structure, isa: ISA) -> WinogradPlan | None:
     """The Winograd plan of a structure, or None where it cannot be used or would not pay.
 
-    The thresholds were measured: a gain of 1.25 in multiplications, 16 channels in, and 64 columns cover the cost of the
-    transforms; in 1D, where the gain is 1.5 at most, 128 channels.
+    The thresholds were measured: a gain of 1.25 in multiplications, 16 channels in, and 64 columns cover the cost of
+    the transforms; in 1D, where the gain is 1.5 at most, 128 channels.
     """
     transforms = _transforms(structure)
     if transforms is None:
@@ -165,7 +165,7 @@ def _axis_transform(axis: AxisPhases) -> Transform | None:
 
 
 def _panels(direct: DirectPlan, v: Transform, x: Transform) -> tuple[tuple[tuple[int, ...], ...], int, int]:
-    """The direct panels with new weights, and which have no first tap; elements of weights, vector products per tile."""
+    """The direct panels with new weights, and which lack the first tap; elements of weights, products per tile."""
     rows = {phase.r: phase for phase in direct.axes[-2].phases} if direct.structure.rank > 1 else None
     panels: list[tuple[int, ...]] = []
     offset = products = 0

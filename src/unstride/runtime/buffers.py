@@ -18,7 +18,7 @@ from unstride.errors import AttributeValueError, DTypeError, ShapeError, SizeLim
 from unstride.problem import DTYPE_BYTES
 from unstride.runtime.dlpack import advice, view_of_dlpack
 
-__all__ = ["address", "as_input", "contiguous", "dtype_name", "numpy_dtype", "result_buffer"]
+__all__ = ["address", "allocated", "as_input", "contiguous", "dtype_name", "numpy_dtype", "result_buffer"]
 
 Array = NDArray[Any]
 
@@ -103,7 +103,7 @@ def result_buffer(shape: Sequence[int], dtype: str, out: object, inputs: Sequenc
     Any strides will do for `out`, as long as no two of its elements share memory.
     """
     if out is None:
-        return _allocated(tuple(shape), dtype)
+        return allocated(tuple(shape), dtype)
     if not isinstance(out, np.ndarray) or isinstance(out, np.ma.MaskedArray):
         raise DTypeError("out", type(out), "must be a NumPy array", "pass numpy.empty(shape, dtype)")
     if out.dtype != numpy_dtype(dtype):
@@ -121,7 +121,8 @@ def result_buffer(shape: Sequence[int], dtype: str, out: object, inputs: Sequenc
     return out
 
 
-def _allocated(shape: tuple[int, ...], dtype: str) -> Array:
+def allocated(shape: tuple[int, ...], dtype: str) -> Array:
+    """A new array, or a SizeLimitError."""
     try:
         return np.empty(shape, numpy_dtype(dtype))
     except (MemoryError, ValueError, OverflowError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from unstride.errors import DTypeError, RuleWarning, ShapeError
 from unstride.problem import Problem, Structure
 from unstride.runtime import buffers, pool
 from unstride.runtime.machine import host
-from unstride.runtime.program import Weights, pack
+from unstride.runtime.program import Step, Weights, pack
 
 __all__ = ["Layer", "LayerInfo", "run"]
 
@@ -37,8 +37,9 @@ def run(
     """The result of one case; every operand is a NumPy array that fits the problem. Weights are packed at each call."""
     inputs = [array for array in (data, filter, bias) if array is not None]
     result = buffers.result_buffer(problem.result_shape, problem.dtype, out, inputs)
-    weights = _packed(problem.structure, filter, bias, activation, accuracy, keep=False)
-    _compute(weights, problem, data, result, threads or pool.current_threads())
+    threads = threads or pool.current_threads()
+    weights = _packed(problem.structure, filter, bias, activation, accuracy, once=(problem, threads))
+    _compute(weights, problem, data, result, threads)
     return result
 
 
@@ -81,8 +82,8 @@ class Layer:
         self._resolve = resolve
         self._threads = threads
         self._dtype = buffers.numpy_dtype(structure.dtype)
-        self._weights = _packed(structure, filter, bias, activation, accuracy, keep=True)
-        self._resolved: dict[Any, tuple[Problem, str | None]] = {}
+        self._weights = _packed(structure, filter, bias, activation, accuracy)
+        self._known: dict[Any, _Known] = {}
         program = self._weights.program
         kernel, plan = program.preferred, program.direct.base
         chosen = kernel.plan
@@ -103,17 +104,27 @@ class Layer:
         if type(data) is not np.ndarray or data.dtype is not self._dtype:
             data = self._accepted(data)
         key = data.shape if output_shape is None else (data.shape, *map(int, output_shape))
-        known = self._resolved.get(key)
+        known = self._known.get(key)
         if known is None:
             known = self._meet(key, data.shape, output_shape)
-        problem, warning = known
-        if warning:
-            warnings.warn(warning, RuleWarning, stacklevel=2)
+        if known.warning:
+            warnings.warn(known.warning, RuleWarning, stacklevel=2)
+        threads = self._threads or pool.current_threads()
+        step = known.steps.get(threads)
+        if step is None:
+            step = known.steps[threads] = self._weights.program.step(known.problem, threads)
+        if not data.flags.c_contiguous:
+            data = buffers.contiguous(data)
         if out is None:
-            result = buffers.result_buffer(problem.result_shape, problem.dtype, None, ())
+            result = buffers.allocated(known.shape, self._structure.dtype)
         else:
-            result = buffers.result_buffer(problem.result_shape, problem.dtype, out, (data,))
-        _compute(self._weights, problem, data, result, self._threads or pool.current_threads())
+            result = buffers.result_buffer(known.shape, self._structure.dtype, out, (data,))
+            if not result.flags.c_contiguous:
+                dense = buffers.allocated(known.shape, self._structure.dtype)
+                self._weights.launch(step, data, dense)
+                result[...] = dense
+                return result
+        self._weights.launch(step, data, result)
         return result
 
     def _accepted(self, data: Any) -> Any:
@@ -123,20 +134,38 @@ class Layer:
             raise DTypeError("data", buffers.dtype_name(values), rule, "convert the data or compile again")
         return values
 
-    def _meet(self, key: Any, shape: tuple[int, ...], output_shape: Any) -> tuple[Problem, str | None]:
-        found = self._resolve(shape, output_shape)
-        if len(self._resolved) >= _SHAPES_KEPT:
-            self._resolved.clear()
-        self._resolved[key] = found
-        return found
+    def _meet(self, key: Any, shape: tuple[int, ...], output_shape: Any) -> _Known:
+        problem, warning = self._resolve(shape, output_shape)
+        # Sizes are checked a second time, from the real array, before native code ever sees its address.
+        if shape != problem.data_shape:
+            raise ShapeError("data", shape, f"the problem is {problem}")
+        if len(self._known) >= _SHAPES_KEPT:
+            self._known.clear()
+        known = self._known[key] = _Known(problem, warning, problem.result_shape)
+        return known
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What a layer remembers of a shape it has met."""
+
+    problem: Problem
+    warning: str | None
+    shape: tuple[int, ...]
+    steps: dict[int, Step] = field(default_factory=dict)
 
 
 def _packed(
-    structure: Structure, filter: Any, bias: Any, activation: Activation, accuracy: str, *, keep: bool
+    structure: Structure,
+    filter: Any,
+    bias: Any,
+    activation: Activation,
+    accuracy: str,
+    once: tuple[Problem, int] | None = None,
 ) -> Weights:
     kind, slope = activation if isinstance(activation, tuple) else (activation or "none", 0.0)
     weights = buffers.contiguous(filter)
-    return pack(structure, host(), weights, bias, kind, float(slope), accuracy, keep=keep)
+    return pack(structure, host(), weights, bias, kind, float(slope), accuracy, once=once)
 
 
 def _compute(weights: Weights, problem: Problem, data: Any, result: Any, threads: int) -> None:

@@ -37,14 +37,16 @@ __all__ = ["Program", "Weights", "activated", "pack", "program"]
 
 _SIZES_KEPT = 512
 _SCRATCH_KEPT = 16 * 2**20
-_CALL = struct.Struct("8q")  # the first fields of Job
+_CALL = struct.Struct("4q")  # the first fields of Job: what differs from call to call
+_CONSTANTS = struct.Struct("4q")  # the next: what belongs to the weights
 _INLINE_WORK = 400_000  # multiply-adds (and quarter bytes) below which a second thread costs more than it gives
 _SHORT_WORK = 2_000_000  # the interpreter's lock is kept below this
 
+_address_of = ctypes.addressof
 _free_scratch: list[NDArray[np.uint8]] = []
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Step:
     """One launch of one size, ready but for the addresses of a call."""
 
@@ -55,6 +57,14 @@ class Step:
     threads: int
     short: bool
     then: Step | None = None  # for the units that this step leaves
+
+    @cached_property
+    def scratch_bytes(self) -> int:
+        return self.launch.scratch_per_slot * self.threads + 64
+
+    @cached_property
+    def task(self) -> int:
+        return self.kernel.loaded.addresses["run"]
 
 
 class Kernel:
@@ -145,10 +155,7 @@ class Program:
         self.structure, self.machine, self.activation = structure, machine, activation
         self.exact_borders = exact_borders
         special = None if exact_borders else _special_plan(structure, machine, accuracy)
-        if special is None:
-            direct = plan_direct(structure, machine.isa, exact_borders=exact_borders)
-        else:
-            direct = special.direct
+        direct = special.direct if special else plan_direct(structure, machine.isa, exact_borders=exact_borders)
         self.direct = Kernel(direct, activation)
         self.special = Kernel(special, activation) if special else None
         self._steps: dict[tuple[Problem, int], Step] = {}
@@ -212,8 +219,9 @@ class Weights:
         ncx = structure.data_layout == "NCX"
         self.rest_of_channel = by_channel.reshape(-1, *(1,) * structure.rank) if ncx else by_channel
         self._slope_bits = struct.unpack("<q", struct.pack("<d", slope))[0]
-        self._packed: dict[int, tuple[NDArray[Any], ...]] = {}
-        self._constants: dict[int, tuple[int, ...]] = {}
+        self._packed: dict[Kernel, tuple[NDArray[Any], ...]] = {}
+        self._constants: dict[Kernel, tuple[int, ...]] = {}
+        self._jobs: dict[Step, list[Any]] = {}
 
     @property
     def packed_bytes(self) -> int:
@@ -224,18 +232,18 @@ class Weights:
         compute = np.float64 if self.program.structure.dtype == "f64" else np.float32
         index = kernel.bias_channels
         bias, rest = (np.where(index < 0, 0.0, values[index]).astype(compute) for values in (self._bias, self._rest))
-        arrays = self._packed[id(kernel)] = (packed, bias, rest)
-        self._constants[id(kernel)] = (*map(buffers.address, arrays), self._slope_bits)
+        arrays = self._packed[kernel] = (packed, bias, rest)
+        self._constants[kernel] = (*map(buffers.address, arrays), self._slope_bits)
 
     def own(self) -> None:
         """Keep a copy of the source: the caller may change his array before another kernel needs packing."""
         self._source = np.array(self._source)
 
     def _constants_of(self, kernel: Kernel) -> tuple[int, ...]:
-        found = self._constants.get(id(kernel))
+        found = self._constants.get(kernel)
         if found is None:
             self.keep(kernel, kernel.packer.pack(self._source)[0])
-            found = self._constants[id(kernel)]
+            found = self._constants[kernel]
         return found
 
     def run(self, problem: Problem, data: NDArray[Any], result: NDArray[Any], threads: int) -> None:
@@ -257,17 +265,26 @@ class Weights:
             self._launch(step.then, data, result, buffers.address(flags))
 
     def _launch(self, step: Step, data: NDArray[Any], result: NDArray[Any], flags: int) -> None:
-        constants = self._constants_of(step.kernel)
-        scratch = _take_scratch(step.launch.scratch_per_slot * step.threads)
         try:
-            job = ctypes.create_string_buffer(step.job, len(step.job))
-            room = -(-buffers.address(scratch) // 64) * 64
-            _CALL.pack_into(job, 0, buffers.address(data), buffers.address(result), room, flags, *constants)
-            task = step.kernel.loaded.addresses["run"]
-            pool.parallel(task, ctypes.addressof(job), step.launch.tasks, step.threads, step.short)
+            job = self._jobs[step].pop()  # one that an earlier call is done with
+        except (KeyError, IndexError):
+            job = self._new_job(step)
+        scratch = _take_scratch(step.scratch_bytes)
+        try:
+            room = (buffers.address(scratch) + 63) & -64
+            _CALL.pack_into(job, 0, buffers.address(data), buffers.address(result), room, flags)
+            pool.parallel(step.task, _address_of(job), step.launch.tasks, step.threads, step.short)
         finally:
-            if scratch.size <= _SCRATCH_KEPT and len(_free_scratch) < 4:
+            if len(_free_scratch) < 4 and scratch.size <= _SCRATCH_KEPT:
                 _free_scratch.append(scratch)
+        self._jobs.setdefault(step, []).append(job)
+
+    def _new_job(self, step: Step) -> Any:
+        if len(self._jobs) > _SIZES_KEPT:
+            self._jobs.clear()
+        job = ctypes.create_string_buffer(step.job, len(step.job))
+        _CONSTANTS.pack_into(job, _CALL.size, *self._constants_of(step.kernel))
+        return job
 
 
 def pack(
@@ -279,23 +296,26 @@ def pack(
     slope: float = 0.0,
     accuracy: str = "standard",
     *,
-    keep: bool = True,
+    once: tuple[Problem, int] | None = None,
 ) -> Weights:
     """Pack a layer's weights (a contiguous array of the structure's filter shape).
 
-    `keep` says that the layer outlives the call, so that it must own whatever it may need later.
+    With `once`, a problem and a number of threads, they are packed for that one call; otherwise for the kernel that
+    large maps use, and a copy is kept if another kernel may need them later.
     """
     made = program(structure, machine, activation, accuracy)
     if isinstance(made.preferred.plan, WinogradPlan) and not _even_range(weights):
         made = program(structure, machine, activation, "strict")
-    packed, finite = made.preferred.packer.pack(weights)
+    kernel = made.step(*once).kernel if once else made.preferred
+    packed, finite = kernel.packer.pack(weights)
     if not finite:
         # An infinite weight must not meet the zeros that pad a border: keep the taps apart, to skip such taps.
         made = program(structure, machine, activation, "strict", exact_borders=True)
-        packed, _ = made.preferred.packer.pack(weights)
+        kernel = made.direct
+        packed, _ = kernel.packer.pack(weights)
     result = Weights(made, weights, bias, activation, slope)
-    result.keep(made.preferred, packed)
-    if keep and made.special:
+    result.keep(kernel, packed)
+    if not once and made.special:
         result.own()
     return result
 
@@ -325,12 +345,12 @@ def _take_scratch(count: int) -> NDArray[np.uint8]:
     """Work space of at least `count` bytes: a used one if it is large enough, for its pages are warm."""
     try:
         kept = _free_scratch.pop()
-        if kept.size >= count + 64:
+        if kept.size >= count:
             return kept
     except IndexError:
         pass
     try:
-        return np.empty(count + 64, np.uint8)
+        return np.empty(count, np.uint8)
     except MemoryError:
         raise SizeLimitError("scratch", count, "not enough memory for the work space") from None
 
