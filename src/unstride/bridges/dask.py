@@ -127,10 +127,17 @@ class _Axis:
     def result(self) -> int:
         return self.y if self.scatter else self.x
 
-    def edge(self, source: int) -> int:
-        """Where the result is cut for a cut of the source: no tap of a later source pixel reaches below it."""
-        at = source * self.stride - self.begin if self.scatter else -(-(source + self.begin) // self.stride)
-        return min(max(at, 0), self.result)
+    def scaled(self, source: int) -> int:
+        """A length of the source as a length of the result."""
+        return source * self.stride if self.scatter else -(-source // self.stride)
+
+    def chunks(self, source_chunks: tuple[int, ...]) -> tuple[int, ...]:
+        """Chunks of the result: the source's, scaled, so that a regular grid stays one."""
+        step = max(1, self.scaled(max(source_chunks)))
+        cuts = [self.scaled(edge) for edge in accumulate(source_chunks)]
+        cuts = [0, *(cut for cut in cuts if cut < self.result)]
+        cuts += range(cuts[-1] + step, self.result, step)
+        return tuple(high - low for low, high in pairwise([*cuts, self.result]) if high > low) or (0,)
 
     def sources(self, low: int, high: int) -> Range:
         """The source pixels that reach result [low, high); where none does one pixel, the least a problem can have."""
@@ -164,11 +171,8 @@ def _in_array_order(problem: Problem, batch: Any, channels: Any, spatial: Sequen
 
 
 def _result_chunks(problem: Problem, data_chunks: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
-    spatial = []
-    for axis, chunks in zip(_axes(problem), _spatial(problem, data_chunks), strict=True):
-        inner = [axis.edge(source) for source in accumulate(chunks[:-1])]
-        cuts = [0, *inner, axis.result]
-        spatial.append(tuple(high - low for low, high in pairwise(cuts) if high > low) or (0,))
+    rows = zip(_axes(problem), _spatial(problem, data_chunks), strict=True)
+    spatial = [axis.chunks(chunks) for axis, chunks in rows]
     channels = problem.groups * (problem.co if problem.direction == "scatter" else problem.ci)
     pixel_bytes = max(data_chunks[0], default=0) * channels * problem.itemsize
     limit = parse_bytes(dask.config.get("array.chunk-size"))
