@@ -31,17 +31,18 @@ class Case:
     threads: int = 1
     l2_bytes: int = 0
     seed: int = 0
+    accuracy: str = "standard"
 
     def __str__(self) -> str:
         tail = f"{self.activation} bias{int(self.bias)} threads{self.threads} l2:{self.l2_bytes} seed{self.seed}"
-        return f"{self.problem} | {tail}"
+        return f"{self.problem} | {tail} {self.accuracy}"
 
     @classmethod
     def parse(cls, text: str) -> Case:
         problem, _, tail = text.partition("|")
-        activation, bias, threads, l2, seed = tail.split()
+        activation, bias, threads, l2, seed, accuracy = tail.split()
         numbers = (bool(int(bias[4:])), int(threads[7:]), int(l2[3:]), int(seed[4:]))
-        return cls(Problem.parse(problem), activation, *numbers)
+        return cls(Problem.parse(problem), activation, *numbers, accuracy)
 
 
 @dataclass(frozen=True)
@@ -51,9 +52,11 @@ class _Style:
     ranks: tuple[int, ...]
     batches: tuple[int, ...]
     sizes: tuple[int, ...]
-    kernels: tuple[int, ...]
+    kernels: tuple[int, ...]  # empty: two or three taps in each phase
     strides: tuple[int, ...]
     channels: str
+    dilations: tuple[int, ...] = (1, 1, 1, 2, 3, 4)
+    room: int = 1  # how many times larger than the usual limits
 
 
 _CORNERS = _Style(
@@ -64,10 +67,12 @@ _LINES = _Style((1, 1, 1, 2), (1, 2), (17, 40, 63, 100, 257), (1, 2, 3, 5, 16), 
 _DEEP = _Style((1, 2), (1, 1, 2), (1, 2, 3), (1, 2, 3), (1, 2), "deep")
 _PLANES = _Style((2, 2, 3), (1, 2), (3, 7, 14, 20, 31), (1, 2, 3, 4), (1, 2, 2), "middle")
 _STYLES = (_CORNERS, _CORNERS, _CORNERS, _TILES, _TILES, _LINES, _DEEP, _PLANES)
+# Dense kernels of at most three taps per phase, with channels enough to transform them.
+_WINOGRAD = _Style((1, 2, 2, 2, 3), (1, 1, 2), (2, 5, 6, 9, 12, 17), (), (1, 1, 2), "many", (1,), 8)
+_WINOGRAD_SHARE = 0.12
 # Now and then a layer that fills the real caches, so that strips, images and panels split as they do for users.
-_LAYERS = _Style((1, 2, 2, 3), (1, 1, 3), (9, 16, 28, 56, 90, 2000), (2, 3, 3, 4), (1, 2, 2), "layer")
+_LAYERS = _Style((1, 2, 2, 3), (1, 1, 3), (9, 16, 28, 56, 90, 2000), (2, 3, 3, 4), (1, 2, 2), "layer", room=30)
 _LAYER_SHARE = 0.004
-_LAYER_ROOM = 30  # how many times larger they may be
 
 
 def draw(rng: Random, *, activations: tuple[str, ...] = EXACT_ACTIVATIONS, few_kernels: bool = False) -> Case:
@@ -75,19 +80,26 @@ def draw(rng: Random, *, activations: tuple[str, ...] = EXACT_ACTIVATIONS, few_k
 
     `few_kernels` ties the activation to element type and layout, so that a short run need not compile every family.
     """
-    large = rng.random() < _LAYER_SHARE
+    style = _style(rng)
     while True:
-        problem = _problem(rng, _LAYERS if large else rng.choice(_STYLES))
+        problem = _problem(rng, style)
         elements = max(prod(shape) for shape in (problem.data_shape, problem.filter_shape, problem.result_shape))
-        room = _LAYER_ROOM if large else 1
-        if elements <= room * MAX_ELEMENTS and problem.macs <= room * MAX_MACS:
+        if elements <= style.room * MAX_ELEMENTS and problem.macs <= style.room * MAX_MACS:
             break
     l2_bytes = rng.choice((0, 0, 512, 2048, 8192, 40_000))
     threads = rng.choice((1, 1, 2, 3, 7))
     activation = rng.choice(activations)
     if few_kernels:
         activation = activations[2 * list(DTYPE_BYTES).index(problem.dtype) % 5 + (problem.data_layout == "NCX")]
-    return Case(problem, activation, rng.random() < 0.5, threads, l2_bytes, rng.randrange(10**6))
+    accuracy = rng.choice(("strict", "standard", "fast"))
+    return Case(problem, activation, rng.random() < 0.5, threads, l2_bytes, rng.randrange(10**6), accuracy)
+
+
+def _style(rng: Random) -> _Style:
+    share = rng.random()
+    if share < _LAYER_SHARE:
+        return _LAYERS
+    return _WINOGRAD if share < _LAYER_SHARE + _WINOGRAD_SHARE else rng.choice(_STYLES)
 
 
 def _problem(rng: Random, style: _Style) -> Problem:
@@ -102,8 +114,9 @@ def _problem(rng: Random, style: _Style) -> Problem:
 
 def _axis(rng: Random, style: _Style) -> tuple[int, ...]:
     """x, kernel, stride, dilation, begin, y of one axis."""
-    x, kernel, stride = rng.choice(style.sizes), rng.choice(style.kernels), rng.choice(style.strides)
-    dilation = rng.choice((1, 1, 1, 2, 3, 4))
+    x, stride = rng.choice(style.sizes), rng.choice(style.strides)
+    kernel = rng.choice(style.kernels or range(stride + 1, 3 * stride + 1))
+    dilation = rng.choice(style.dilations)
     full = stride * (x - 1) + (kernel - 1) * dilation + 1
     begin = rng.choice((0, 0, 1, 2, rng.randint(0, full), -1, -rng.randint(1, 9), full + 2))
     ends = (full - begin, full - begin, rng.randint(0, full), full - begin + rng.randint(1, 12), full - begin - 1)
@@ -113,14 +126,14 @@ def _axis(rng: Random, style: _Style) -> tuple[int, ...]:
 
 def _channels(rng: Random, kind: str) -> tuple[int, int, int]:
     """groups, ci, co."""
-    form = rng.random()
+    form = 1.0 if kind == "many" else rng.random()
     if form < 0.12:
         return rng.choice((2, 3, 8, 15, 16, 17, 31, 33, 64, 70)), 1, 1
     if form < 0.27:
         return rng.choice((2, 3, 5, 16)), rng.randint(1, 4), rng.randint(1, 4)
     few, wide = (1, 1, 2, 3, 4, 5, 7, 8, 9), (1, 3, 8, 15, 16, 17, 24, 31, 32, 33, 40, 48, 63, 64, 65, 96)
     pools = {"few": few, "wide": wide, "middle": (1, 2, 3, 4, 8, 16, 17), "deep": (16, 64, 100, 128, 160, 256)}
-    pools["layer"] = (3, 16, 32, 64, 80, 128)
+    pools |= {"layer": (3, 16, 32, 64, 80, 128), "many": (16, 16, 24, 32, 64, 72, 128)}
     pool = pools[kind]
     groups = 2 if form < 0.33 else 1
     return groups, rng.choice(pool), rng.choice(pool)

@@ -30,8 +30,13 @@ def digest(case: Case) -> str:
 
 
 def spread(case: Case) -> list[str]:
-    """The different digests of one problem over threads and splits: one, if all is well."""
-    variants = (replace(case, threads=t, l2_bytes=l2) for t in THREADS for l2 in _L2_BYTES)
+    """The different digests of one problem over threads and splits: one, if all is well.
+
+    Winograd's cut follows the cache, never the threads; direct kernels give the same bits for every cut.
+    """
+    variants = [replace(case, threads=t, l2_bytes=l2) for t in THREADS for l2 in _L2_BYTES]
+    if judge.algorithm(case).startswith("winograd"):
+        variants = [variant for variant in variants if variant.l2_bytes == 0]
     return sorted({digest(variant) for variant in variants})
 
 
@@ -39,7 +44,7 @@ def lines(count: int, seed: int) -> Iterator[str]:
     """Where the code of each case's kernel came from, and its digest."""
     for case in cases(count, seed, real=True):
         weights = judge.packed(case, *judge.real_operands(case)[1:])
-        yield f"{weights.program.loaded.origin} {digest(case)}"
+        yield f"{weights.program.preferred.loaded.origin} {digest(case)}"
 
 
 def printed_by_child(count: int, seed: int, cache_folder: str) -> list[list[str]]:
