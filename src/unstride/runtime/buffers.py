@@ -18,7 +18,19 @@ from unstride.errors import AttributeValueError, DTypeError, ShapeError, SizeLim
 from unstride.problem import DTYPE_BYTES
 from unstride.runtime.dlpack import advice, view_of_dlpack
 
-__all__ = ["address", "allocated", "as_input", "contiguous", "dtype_name", "numpy_dtype", "result_buffer"]
+__all__ = [
+    "address",
+    "allocated",
+    "as_input",
+    "contiguous",
+    "dtype_name",
+    "is_plain",
+    "numpy_dtype",
+    "result_buffer",
+    "size_error",
+]
+
+_PLAIN = 0x1 | 0x100  # NumPy's C_CONTIGUOUS and ALIGNED: asking once is quicker than asking twice
 
 Array = NDArray[Any]
 
@@ -40,7 +52,7 @@ def as_input(obj: object, field: str) -> Array:
     (3,)
     """
     if type(obj) is np.ndarray:
-        return obj if obj.dtype.isnative else obj.astype(obj.dtype.newbyteorder("="))
+        return obj if obj.dtype.isnative else _native(obj, field)
     if getattr(obj, "requires_grad", False) is True:
         rule = "a tensor that records gradients cannot become an array"
         raise DTypeError(field, type(obj), rule, "use unstride.bridges.torch, or detach() it")
@@ -54,6 +66,13 @@ def as_input(obj: object, field: str) -> Array:
         return as_input(np.asarray(obj), field)
     rule = "needs a NumPy array, or an object with __dlpack__ or __array_interface__"
     raise DTypeError(field, type(obj), rule, advice(obj, "use numpy.asarray(...)"))
+
+
+def _native(array: Array, field: str) -> Array:
+    try:
+        return array.astype(array.dtype.newbyteorder("="))
+    except MemoryError as error:
+        raise size_error(error, field, array.shape) from None
 
 
 def dtype_name(array: Array, field: str = "data") -> str:
@@ -93,8 +112,12 @@ def contiguous(array: Array) -> Array:
     >>> contiguous(np.ones((2, 3)).T).flags.c_contiguous
     True
     """
-    flags = array.flags
-    return array if flags.c_contiguous and flags.aligned else np.array(array, order="C", copy=True, subok=False)
+    return array if is_plain(array) else np.array(array, order="C", copy=True, subok=False)
+
+
+def is_plain(array: Array) -> bool:
+    """Whether the elements lie in C order and aligned: what native code takes."""
+    return array.flags.num & _PLAIN == _PLAIN
 
 
 def result_buffer(shape: Sequence[int], dtype: str, out: object, inputs: Sequence[Array]) -> Array:
@@ -119,6 +142,13 @@ def result_buffer(shape: Sequence[int], dtype: str, out: object, inputs: Sequenc
             rule = "inputs are read while it is written"
             raise AttributeValueError("out", "memory of an input", rule, "pass an array of its own")
     return out
+
+
+def size_error(error: MemoryError, field: str, shape: Sequence[int]) -> SizeLimitError:
+    """What to raise for an allocation that failed on the way: the package's own error, whoever allocated."""
+    if isinstance(error, SizeLimitError):
+        return error
+    return SizeLimitError(field, tuple(shape), "not enough memory for this call", "make the problem smaller")
 
 
 def allocated(shape: tuple[int, ...], dtype: str) -> Array:

@@ -103,23 +103,28 @@ class Layer:
         """Run on one array; a RuleWarning is issued where the rule sets disagree for this call."""
         if type(data) is not np.ndarray or data.dtype is not self._dtype:
             data = self._accepted(data)
-        key = data.shape if output_shape is None else (data.shape, *map(int, output_shape))
+        key = data.shape if output_shape is None else _key(data.shape, output_shape)
         known = self._known.get(key)
         if known is None:
             known = self._meet(key, data.shape, output_shape)
         if known.warning:
             warnings.warn(known.warning, RuleWarning, stacklevel=2)
+        try:
+            return self._computed(known, data, out)
+        except MemoryError as error:
+            raise buffers.size_error(error, "data", data.shape) from None
+
+    def _computed(self, known: _Known, data: Any, out: Any) -> Any:
         threads = self._threads or pool.current_threads()
         step = known.steps.get(threads)
         if step is None:
             step = known.steps[threads] = self._weights.program.step(known.problem, threads)
-        if not data.flags.c_contiguous:
-            data = buffers.contiguous(data)
+        data = buffers.contiguous(data)
         if out is None:
             result = buffers.allocated(known.shape, self._structure.dtype)
         else:
             result = buffers.result_buffer(known.shape, self._structure.dtype, out, (data,))
-            if not result.flags.c_contiguous:
+            if not buffers.is_plain(result):
                 dense = buffers.allocated(known.shape, self._structure.dtype)
                 self._weights.launch(step, data, dense)
                 result[...] = dense
@@ -141,8 +146,16 @@ class Layer:
             raise ShapeError("data", shape, f"the problem is {problem}")
         if len(self._known) >= _SHAPES_KEPT:
             self._known.clear()
-        known = self._known[key] = _Known(problem, warning, problem.result_shape)
+        known = _Known(problem, warning, problem.result_shape)
+        if key is not None:
+            self._known[key] = known
         return known
+
+
+def _key(shape: tuple[int, ...], output_shape: Any) -> Any:
+    """What a call is remembered by; None for sizes that are not plain integers: they are read afresh, or refused."""
+    plain = type(output_shape) in (tuple, list) and all(type(size) is int for size in output_shape)
+    return (shape, *output_shape) if plain else None
 
 
 @dataclass(frozen=True)
@@ -164,18 +177,24 @@ def _packed(
     once: tuple[Problem, int] | None = None,
 ) -> Weights:
     kind, slope = activation if isinstance(activation, tuple) else (activation or "none", 0.0)
-    weights = buffers.contiguous(filter)
-    return pack(structure, host(), weights, bias, kind, float(slope), accuracy, once=once)
+    try:
+        weights = buffers.contiguous(filter)
+        return pack(structure, host(), weights, bias, kind, float(slope), accuracy, once=once)
+    except MemoryError as error:
+        raise buffers.size_error(error, "filter", structure.filter_shape) from None
 
 
 def _compute(weights: Weights, problem: Problem, data: Any, result: Any, threads: int) -> None:
     # Sizes are checked a second time, from the real buffers, right before native code sees their addresses.
     if data.shape != problem.data_shape or result.shape != problem.result_shape:
         raise ShapeError("data", (data.shape, result.shape), f"the problem is {problem}")
-    values = buffers.contiguous(data)
-    if result.flags.c_contiguous:
-        weights.run(problem, values, result, threads)
-        return
-    dense = buffers.result_buffer(problem.result_shape, problem.dtype, None, ())
-    weights.run(problem, values, dense, threads)
-    result[...] = dense
+    try:
+        values = buffers.contiguous(data)
+        if buffers.is_plain(result):
+            weights.run(problem, values, result, threads)
+            return
+        dense = buffers.allocated(problem.result_shape, problem.dtype)
+        weights.run(problem, values, dense, threads)
+        result[...] = dense
+    except MemoryError as error:
+        raise buffers.size_error(error, "data", data.shape) from None

@@ -57,16 +57,19 @@ def filter_gradient(
     `small` has problem.small_shape, `large` problem.large_shape; which of them is data and which is delta depends on
     the direction, the formula does not. f16 and bf16 are summed in f32 and rounded once.
     """
-    pair = _operand(problem, small, "small"), _operand(problem, large, "large")
-    result = buffers.result_buffer(problem.filter_shape, problem.dtype, out, pair)
-    if not problem.macs:
-        result[...] = 0
+    try:
+        pair = _operand(problem, small, "small"), _operand(problem, large, "large")
+        result = buffers.result_buffer(problem.filter_shape, problem.dtype, out, pair)
+        if not problem.macs:
+            result[...] = 0
+            return result
+        dense = result if buffers.is_plain(result) else buffers.allocated(result.shape, problem.dtype)
+        _ready(problem, host()).run(*pair, dense, threads or pool.current_threads())
+        if dense is not result:
+            result[...] = dense
         return result
-    dense = result if result.flags.c_contiguous else buffers.result_buffer(result.shape, problem.dtype, None, ())
-    _ready(problem, host()).run(*pair, dense, threads or pool.current_threads())
-    if dense is not result:
-        result[...] = dense
-    return result
+    except MemoryError as error:
+        raise buffers.size_error(error, "filter gradient", problem.filter_shape) from None
 
 
 def bias_gradient(problem: Problem, delta: Any) -> NDArray[Any]:
@@ -76,7 +79,13 @@ def bias_gradient(problem: Problem, delta: Any) -> NDArray[Any]:
         raise ShapeError("delta", values.shape, f"the problem's result is {problem.result_shape}")
     if buffers.dtype_name(values, "delta") != problem.dtype:
         raise DTypeError("delta", values.dtype, f"the problem is {problem.dtype}", "convert the array")
-    values = buffers.contiguous(values)
+    try:
+        return _summed(problem, buffers.contiguous(values))
+    except MemoryError as error:
+        raise buffers.size_error(error, "bias gradient", values.shape) from None
+
+
+def _summed(problem: Problem, values: NDArray[Any]) -> NDArray[Any]:
     if not values.size:
         return np.zeros(values.shape[1 if problem.data_layout == "NCX" else -1], values.dtype)
     wide = np.dtype(np.float64 if problem.dtype == "f64" else np.float32)
