@@ -13,7 +13,7 @@ pytestmark = pytest.mark.torch
 from torch import nn  # noqa: E402
 
 from tests.bridges.models import HifiGan, UNet3dDecoder, dcgan  # noqa: E402
-from unstride.bridges import _torch_modules as modules  # noqa: E402
+from unstride.bridges import _torch_packed  # noqa: E402
 from unstride.bridges.torch import accelerate  # noqa: E402
 
 
@@ -37,8 +37,8 @@ def model_and_inputs(name):
 def packs(monkeypatch):
     """How often weights were packed."""
     seen = []
-    layer = modules.Layer
-    monkeypatch.setattr(modules, "Layer", lambda *args, **options: (seen.append(1), layer(*args, **options))[1])
+    layer = _torch_packed.Layer
+    monkeypatch.setattr(_torch_packed, "Layer", lambda *args, **options: (seen.append(1), layer(*args, **options))[1])
     return seen
 
 
@@ -70,7 +70,7 @@ def test_networks_in_channels_last_stay_so(name):
         model = model.to(memory_format=memory_format)
         layouts = []
         for module in model.modules():
-            if isinstance(module, modules._STOCK):
+            if isinstance(module, (nn.ConvTranspose2d, nn.ConvTranspose3d)):
                 module.register_forward_hook(
                     lambda m, i, o: layouts.append([t.is_contiguous(memory_format=memory_format) for t in (*i, o)])
                 )
@@ -121,6 +121,7 @@ CHANGES = {
     "another tensor": lambda m: setattr(m[0], "weight", nn.Parameter(3 * m[0].weight)),
     "storage exchanged": lambda m: setattr(m[0].weight, "data", m[0].weight.data * 3),
     "a state_dict": lambda m: m.load_state_dict({key: 2 * value for key, value in m.state_dict().items()}),
+    "another padding": lambda m: setattr(m[0], "padding", (0, 0)),
     "the bias dropped": lambda m: setattr(m[0], "bias", None),
     "another type": lambda m: m.to(torch.float32).double().float(),
     "channels_last": lambda m: m.to(memory_format=torch.channels_last),
@@ -147,11 +148,13 @@ def test_channels_last_weights_are_packed_once(packs):
     assert len(packs) == 2
 
 
-def test_weights_made_in_inference_mode_are_trusted_for_one_call_only(packs):
+def test_weights_made_in_inference_mode_are_compared_whole(packs):
     with torch.inference_mode():
         model, x = small_model(), torch.randn(1, 4, 5, 5)
         with accelerate(model):
             model(x)
+            model(x)
+            assert len(packs) == 2
             model[0].weight[0, 0, 0, 0] = 100  # a single element, which nothing counts
             found = model(x)
         torch.testing.assert_close(found, model(x), rtol=1e-4, atol=1e-3)
@@ -169,15 +172,18 @@ def test_copies_and_pickles_work_on_their_own():
         assert torch.equal(model(x), expected)
 
 
-def test_compiled_model():
+def test_compiled_model_packs_once_and_again_after_a_change(packs):
     torch._dynamo.reset()
     model, x = small_model(), torch.randn(1, 4, 5, 5)
-    with torch.no_grad():
-        expected = model(x)
-        with accelerate(model):
-            compiled = torch.compile(model, fullgraph=True)
-            for _ in range(2):
-                torch.testing.assert_close(compiled(x), expected, rtol=1e-4, atol=1e-4)
+    with torch.no_grad(), accelerate(model) as handle:
+        compiled = torch.compile(model, fullgraph=True)
+        for factor, packed in ((1, 2), (1, 2), (2, 3)):
+            if factor != 1:
+                model[2].weight.mul_(factor)
+            torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-4)
+            assert len(packs) == packed
+        handle.undo()
+        torch.testing.assert_close(compiled(x), model(x), rtol=1e-4, atol=1e-4)
 
 
 def test_exported_model():

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
 from unstride.bridges import _torch_ops as ops
-from unstride.bridges._family import family_problem, window_size
-from unstride.problem import Problem
-from unstride.runtime import pool
-from unstride.runtime.execute import Layer
+from unstride.bridges._family import window_size
+from unstride.bridges._torch_packed import Slot, packed_scatter
 
 __all__ = ["Accelerated", "accelerate"]
 
 _STOCK = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _PLAIN = (Tensor, nn.Parameter)
-_SAMPLES = 64
 
 
 class Accelerated:
@@ -46,7 +42,7 @@ class Accelerated:
             self.skipped[name] = f"its class {type(module).__name__} has a forward of its own"
         else:
             # On the instance, not the class: parametrizations, hooks, copies and pickles of the module keep working.
-            module.forward = partial(_forward, module)
+            module.forward = partial(_forward, module, Slot())
             self.names.append(name)
             self._swapped.append(module)
 
@@ -54,7 +50,6 @@ class Accelerated:
         """Give every module its own forward back and drop the packed weights; safe to call twice."""
         for module in self._swapped:
             vars(module).pop("forward", None)
-            _packed.pop(module, None)
         self._swapped.clear()
 
     def __enter__(self) -> Accelerated:
@@ -85,7 +80,7 @@ def accelerate(model: nn.Module) -> Accelerated:
     return Accelerated(model)
 
 
-def _forward(module: Any, input: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
+def _forward(module: Any, slot: Slot, input: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
     """Stands in for the forward of nn.ConvTransposeNd."""
     weight, bias = module.weight, module.bias
     if input.device.type != "cpu" or weight.device.type != "cpu" or input.dtype not in ops.DTYPES:
@@ -95,98 +90,27 @@ def _forward(module: Any, input: Tensor, output_size: Sequence[int] | None = Non
     if output_size is not None:
         window = (module.stride, module.padding, module.kernel_size, len(module.kernel_size), module.dilation)
         output_padding = module._output_padding(input, list(output_size), *window)
-    if input.dim() == weight.dim() and input.dtype is weight.dtype and _unobserved(input, weight, bias):
-        return _run_packed(module, input, weight, bias, output_padding)
-    from unstride.bridges.torch import conv_transpose
+    run = _packed_run(slot, input, weight, bias)
+    if run is None:
+        from unstride.bridges.torch import conv_transpose
 
-    attributes = (module.stride, module.padding, output_padding, module.groups, module.dilation)
-    return conv_transpose(input, weight, bias, *attributes)
-
-
-def _unobserved(*tensors: Tensor | None) -> bool:
-    """Whether nothing but the numbers matters: no gradient, no tracer, no transform, no mode, no autocast."""
-    if torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu") or torch.jit.is_tracing():
-        return False
-    if torch._C._len_torch_dispatch_stack() or torch._C._functorch.peek_interpreter_stack() is not None:
-        return False
-    if torch.autograd.forward_ad._current_level >= 0:
-        return False
-    recording = torch.is_grad_enabled()
-    given = [tensor for tensor in tensors if tensor is not None]
-    return all(type(tensor) in _PLAIN and not (recording and tensor.requires_grad) for tensor in given)
+        attributes = (module.stride, module.padding, output_padding, module.groups, module.dilation)
+        return conv_transpose(input, weight, bias, *attributes)
+    shape = (input.shape[2:], weight.shape[2:], module.stride, module.padding, output_padding, module.dilation)
+    return run(input, weight, bias, module.stride, module.dilation, module.padding, window_size(*shape), module.groups)
 
 
-# --- packed weights --------------------------------------------------------------------------------------------------
-
-
-class _Packed:
-    """A layer for one state of one module's parameters."""
-
-    def __init__(self, module: Any, weight: Tensor, bias: Tensor | None, layout: str) -> None:
-        self.layout = layout
-        self._states = [_State(tensor) for tensor in (weight, bias) if tensor is not None]
-        self._window = (tuple(module.stride), tuple(module.dilation), tuple(module.padding))
-        self._head = (ops.DTYPES[weight.dtype], layout)
-        self._filter_shape, self._groups = tuple(weight.shape), module.groups
-        spatial = (1,) * (weight.dim() - 2)
-        structure = self._problem((1, *spatial), spatial).structure
-        weights = ops.array_of(weight).reshape(structure.filter_shape)
-        self.layer = Layer(structure, self._resolve, weights, None if bias is None else ops.array_of(bias).copy())
-
-    def fits(self, weight: Tensor, bias: Tensor | None, layout: str) -> bool:
-        tensors = [tensor for tensor in (weight, bias) if tensor is not None]
-        return (
-            layout == self.layout
-            and len(tensors) == len(self._states)
-            and all(state.unchanged(tensor) for state, tensor in zip(self._states, tensors, strict=True))
-        )
-
-    def _resolve(self, shape: tuple[int, ...], size: tuple[int, ...]) -> tuple[Problem, None]:
-        spatial = shape[1:-1] if self.layout == "NXC" else shape[2:]
-        return self._problem((shape[0], *spatial), size), None
-
-    def _problem(self, x: tuple[int, ...], y: tuple[int, ...]) -> Problem:
-        return family_problem(*self._head, x[0], self._groups, self._filter_shape, x[1:], tuple(y), *self._window)
-
-
-class _State:
-    """What tells whether a parameter still holds the values it held.
-
-    torch counts its own writes (`_version`), but not those through `.data` or a NumPy view: so a sample of the values
-    is compared as well. The sample is a view, which keeps the memory from being given to another tensor.
-    """
-
-    def __init__(self, tensor: Tensor) -> None:
-        self.address = tensor.data_ptr()
-        self.version = _version(tensor)
-        dense = tensor.permute(sorted(range(tensor.dim()), key=lambda axis: -tensor.stride(axis)))
-        values = ops.array_of(dense).reshape(-1) if dense.is_contiguous() else None
-        self.sample = None if values is None else values[:: max(1, values.size // _SAMPLES)]
-        self.bytes = b"" if self.sample is None else self.sample.tobytes()
-
-    def unchanged(self, tensor: Tensor) -> bool:
-        if self.sample is None or self.version is None:
-            return False
-        known = tensor.data_ptr() == self.address and _version(tensor) == self.version
-        return known and self.sample.tobytes() == self.bytes
-
-
-def _version(tensor: Tensor) -> int | None:
-    """None for a tensor made in inference mode, whose changes torch does not count."""
-    return None if tensor.is_inference() else int(tensor._version)
-
-
-_packed: WeakKeyDictionary[nn.Module, _Packed] = WeakKeyDictionary()
-
-
-def _run_packed(module: Any, x: Tensor, weight: Tensor, bias: Tensor | None, output_padding: Any) -> Tensor:
-    layout = ops.layout_of(x, weight)
-    packed = _packed.get(module)
-    if packed is None or not packed.fits(weight, bias, layout):
-        packed = _packed[module] = _Packed(module, weight, bias, layout)
-    window = (module.stride, module.padding, output_padding, module.dilation)
-    size = window_size(x.shape[2:], weight.shape[2:], *window)
-    y = ops.empty(x, layout, x.shape[0], module.out_channels, size)
-    with pool.threads(ops.thread_count()):
-        packed.layer(ops.array_of(x, layout), tuple(size), ops.array_of(y, layout))
-    return y
+def _packed_run(slot: Slot, input: Tensor, weight: Tensor, bias: Tensor | None) -> Callable[..., Tensor] | None:
+    """How to run with packed weights; None where gradients, transforms, modes or types need the full operator."""
+    given = [tensor for tensor in (input, weight, bias) if tensor is not None]
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given):
+        return None
+    if input.dim() != weight.dim() or input.dtype != weight.dtype or torch.is_autocast_enabled("cpu"):
+        return None
+    if torch.compiler.is_compiling():
+        number = slot.number
+        return None if torch.compiler.is_exporting() else lambda *call: packed_scatter(*call, number)
+    watched = torch._C._len_torch_dispatch_stack() or torch._C._functorch.peek_interpreter_stack() is not None
+    if watched or torch.jit.is_tracing() or torch.autograd.forward_ad._current_level >= 0:
+        return None
+    return slot.run if all(type(tensor) in _PLAIN for tensor in given) else None

@@ -18,7 +18,18 @@ from unstride.errors import DTypeError, ShapeError
 from unstride.problem import Problem
 from unstride.runtime import buffers, pool
 
-__all__ = ["DTYPES", "array_of", "channels_last", "empty", "filters", "gather", "layout_of", "scatter", "thread_count"]
+__all__ = [
+    "DTYPES",
+    "array_of",
+    "channels_last",
+    "empty",
+    "fake_scatter",
+    "filters",
+    "gather",
+    "layout_of",
+    "scatter",
+    "thread_count",
+]
 
 DTYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.float64: "f64"}
 
@@ -102,7 +113,7 @@ def _launch(kind: str, problem: Problem, first: Tensor, second: Tensor, bias: Te
 
 def _scatter(x: Tensor, w: Tensor, bias: Tensor | None, *window: Any) -> Tensor:
     _same_dtype(x=x, w=w, bias=bias)
-    out = _fake_scatter(x, w, bias, *window)
+    out = fake_scatter(x, w, bias, *window)
     problem = _problem(x, x.shape[2:], window[3], w.shape, window, layout_of(x, w))
     return _launch("scatter", problem, x, w, bias, out)
 
@@ -128,7 +139,7 @@ def _same_dtype(**tensors: Tensor | None) -> None:
         raise DTypeError(" and ".join(kinds), tuple(kinds.values()), "must have one type", "convert one of them")
 
 
-def _fake_scatter(x: Tensor, w: Tensor, bias: Tensor | None, *window: Any) -> Tensor:
+def fake_scatter(x: Tensor, w: Tensor, bias: Tensor | None, *window: Any) -> Tensor:
     size, groups = window[3:]
     _check_channels("x", x, w.shape[0], w)
     channels = groups * w.shape[1]
@@ -158,7 +169,7 @@ def _check_channels(name: str, data: Tensor, channels: Any, w: Tensor) -> None:
 
 
 for _name, _kernel, _fake in (
-    ("scatter", _scatter, _fake_scatter),
+    ("scatter", _scatter, fake_scatter),
     ("gather", _gather, _fake_gather),
     ("filters", _filters, _fake_filters),
 ):
