@@ -1,8 +1,8 @@
 """Degenerate geometry in 1D, exhaustively: sizes, kernel, stride, dilation, pads, output_padding, all from their least.
 
 Every combination is resolved, and what it reads is compared with brute force: the window, the pairs (input, tap) that
-reach each output by the planner's phases and by the picture's, and the count of multiply-adds. A spread of 4 000 of them
-runs between inaccessible pages, in both directions, all types, layouts and kinds of channels, exact on integers.
+reach each output by the planner's phases and by the picture's, and the count of multiply-adds. A spread of 4 000 runs
+between inaccessible pages, in both directions, all types, layouts and kinds of channels, exact on integers.
 """
 
 from __future__ import annotations

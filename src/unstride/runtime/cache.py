@@ -80,7 +80,7 @@ def cache_info() -> CacheInfo:
     entries = _entries_or_nothing()
     total = sum(size for _, size, _ in entries)
     return CacheInfo(
-        str(directory()), len(entries), total, _LIMIT_BYTES, _state.hits, _state.misses, len(memory), _state.disabled
+        _place(), len(entries), total, _LIMIT_BYTES, _state.hits, _state.misses, len(memory), _state.disabled
     )
 
 
@@ -93,13 +93,19 @@ def clear_cache() -> None:
 
 
 def directory() -> Path:
-    """Where objects are kept: `UNSTRIDE_CACHE_DIR`, or the user's cache directory of the platform."""
-    chosen = os.environ.get("UNSTRIDE_CACHE_DIR")
-    if chosen:
-        return Path(chosen).expanduser().absolute()
-    from platformdirs import user_cache_path  # only a first compilation needs it
+    """Where objects are kept: `UNSTRIDE_CACHE_DIR`, or the user's cache directory of the platform.
 
-    return user_cache_path("unstride", appauthor=False)
+    OSError for a user without a home, as containers with arbitrary user ids have them.
+    """
+    chosen = os.environ.get("UNSTRIDE_CACHE_DIR")
+    try:
+        if chosen:
+            return Path(chosen).expanduser().absolute()
+        from platformdirs import user_cache_path  # only a first compilation needs it
+
+        return user_cache_path("unstride", appauthor=False)
+    except RuntimeError:
+        raise OSError("this user has no home directory; UNSTRIDE_CACHE_DIR can name a place") from None
 
 
 def load(key: str) -> bytes | None:
@@ -257,4 +263,11 @@ def _disable(doubt: Exception) -> None:
 def _tell_once(kind: str, message: str) -> None:
     token = object()
     if _state.told.setdefault(kind, token) is token:  # one step, so that two threads cannot both be first
-        warnings.warn(f"code cache {directory()}: {message}", CacheWarning, stacklevel=2)
+        warnings.warn(f"code cache {_place()}: {message}", CacheWarning, stacklevel=2)
+
+
+def _place() -> str:
+    try:
+        return str(directory())
+    except OSError:
+        return "(nowhere)"
