@@ -32,6 +32,7 @@ SHAPES = (
     "scatter f32 NCX GIOX n1 g1 i24 o20 x8x8x8 k4x4x4 s2x2x2 d1x1x1 b1x1x1 y16x16x16",
     "scatter f32 NXC XGIO n1 g1 i8 o8 x3 k60000 s2 d1 b3 y60001",
     "scatter f32 NCX GIOX n1 g1 i8 o8 x40 k3 s1 d1000000 b1000000 y40",
+    "scatter f32 NXC XGIO n2 g2 i100 o29 x12x12 k3x3 s1x1 d1x1 b1x1 y12x12",
     "gather f64 NXC XGIO n2 g1 i33 o20 x20x20 k3x3 s2x2 d1x1 b1x1 y40x40",
 )
 

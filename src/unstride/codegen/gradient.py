@@ -25,7 +25,7 @@ from unstride.codegen.gradient_strips import emit_pack, emit_transpose_out, emit
 from unstride.codegen.gradient_tile import GradientTiles, TileArgs
 from unstride.codegen.numbers import Numbers
 from unstride.codegen.strips import emit_zero
-from unstride.plan.gradient_job import Block, Finish, GradientJob, Item, RowAxis, StripPanel, VectorPanel
+from unstride.plan.gradient_job import Block, Finish, GradientJob, Item, RowAxis, Segment, StripPanel, VectorPanel
 
 __all__ = ["GradientFamily"]
 
@@ -54,7 +54,8 @@ class GradientFamily:
         """The LLVM IR of the family."""
         module = ir.Module(name=self.key)
         module.triple = numbers.isa.triple
-        heights = tuple(h for h in range(1, self.height + 1) if h not in (5, 7, 9, 11))
+        # A dense tile may be one row too tall; a row too many of a depthwise one would be a tap that does not exist.
+        heights = [h for h in range(1, self.height + 1) if self.depthwise or h not in (5, 7, 9, 11)]
         tiles = GradientTiles(module, numbers, self.depthwise, heights, range(1, self.width + 1))
         tiles.emit()
         finisher = _Finisher(module, numbers)
@@ -241,50 +242,40 @@ class _Driver:
                 self._item(_Place(self, large, panel, items + i * len(Item), sums, rows), fresh)
 
     def _item(self, place: _Place, fresh: Any) -> None:
-        """All positions where every tap of the item exists; then, tap by tap, those where only some do."""
+        """Segment by segment. Sums begin with the only one that has all rows; where there is none, with zeros."""
         e, item = self.e, place.item
-        first, last = item.int(Item.FIRST_TAP), item.int(Item.LAST_TAP)
-        low, _ = self._x_range(first)
-        _, high = self._x_range(last)
-        self._tile(place, e.int(0), item.int(Item.ROWS), e.max(low, self.x0), e.min(high, self.x1), fresh)
-        with e.when(first.differs(last)):
-            self.tile_args.store(TileArgs.FRESH, e.int(0))
-            per_tap, rows = self.get(GradientJob.ROWS_PER_TAP), item.int(Item.ROWS)
-            skipped = item.int(Item.SUMS_ROW) - first * per_tap
-            for k in e.range(first, last + 1):
-                row0 = e.max((k - first) * per_tap - skipped, 0)
-                row1 = e.min((k - first + 1) * per_tap - skipped, rows)
-                own_low, own_high = self._x_range(k)
-                left = e.max(own_low, self.x0), e.min(e.min(low, own_high), self.x1)
-                right = e.max(e.max(high, low), self.x0), e.min(own_high, self.x1)
-                for x0, x1 in (left, right):
-                    self._tile(place, row0, row1 - row0, x0, x1)
-            self.tile_args.store(TileArgs.FRESH, e.select(fresh, 1, 0))
+        segments, count = self.table(item.int(Item.SEGMENTS)), item.int(Item.SEGMENT_COUNT)
+        rows = item.int(Item.ROWS)
+        one = e.b.and_(count.equals(1), segments.int(Segment.ROWS).equals(rows))
+        begin = e.b.and_(fresh, e.b.not_(one))
+        with e.when(begin):
+            self._tile(place, e.int(0), rows, self.x0, self.x0)
+        self.tile_args.store(TileArgs.FRESH, e.select(e.b.and_(fresh, one), 1, 0))
+        for index in e.range(count):
+            segment = segments + index * len(Segment)
+            x0, x1 = e.max(segment.int(Segment.LOW), self.x0), e.min(segment.int(Segment.HIGH), self.x1)
+            wanted = e.b.or_(x1 > x0, e.b.and_(fresh, one))
+            with e.when(wanted):
+                self._tile(place, segment.int(Segment.ROW), segment.int(Segment.ROWS), x0, x1)
+        self.tile_args.store(TileArgs.FRESH, e.select(fresh, 1, 0))
 
-    def _x_range(self, tap: Int) -> tuple[Int, Int]:
-        ranges = self.table(self.get(GradientJob.X_RANGES)) + tap * 2
-        return ranges.int(0), ranges.int(1)
-
-    def _tile(self, place: _Place, row: Int, rows: Int, x0: Int, x1: Int, fresh: Any = None) -> None:
-        """Add the products at [x0, x1); with `fresh`, sums begin here even if there is no product."""
+    def _tile(self, place: _Place, row: Int, rows: Int, x0: Int, x1: Int) -> None:
+        """Add the products at [x0, x1)."""
         e, args = self.e, self.tile_args
-        length = e.max(x1 - x0, 0)
-        some = e.b.and_(length > 0, place.runs > 0)
-        with e.when(some if fresh is None else e.b.or_(some, fresh)):
-            vectors, row_values = place.addresses(row, x0 - self.x0)
-            args.store(TileArgs.VECTORS, vectors)
-            args.store(TileArgs.ROWS, row_values)
-            args.store(TileArgs.VECTOR_PITCH, place.vector_pitch)
-            args.store(TileArgs.ROW_PITCH, place.row_pitch)
-            args.store(TileArgs.VECTOR_STEP, place.vector_step)
-            args.store(TileArgs.ROW_STEP, place.row_step)
-            runs = place.runs
-            whole = self._one_run(runs, length)
-            args.store(TileArgs.RUNS, e.select(whole, 1, runs))
-            args.store(TileArgs.LENGTH, e.select(whole, runs * length, length))
-            args.store(TileArgs.HEIGHT, rows)
-            args.store(TileArgs.SUMS, place.sums_at(row))
-            self.tiles.call(e, place.panel.int(VectorPanel.VECTORS), rows, args)
+        vectors, row_values = place.addresses(row, x0 - self.x0)
+        args.store(TileArgs.VECTORS, vectors)
+        args.store(TileArgs.ROWS, row_values)
+        args.store(TileArgs.VECTOR_PITCH, place.vector_pitch)
+        args.store(TileArgs.ROW_PITCH, place.row_pitch)
+        args.store(TileArgs.VECTOR_STEP, place.vector_step)
+        args.store(TileArgs.ROW_STEP, place.row_step)
+        runs, length = place.runs, e.max(x1 - x0, 0)
+        whole = self._one_run(runs, length)
+        args.store(TileArgs.RUNS, e.select(whole, 1, runs))
+        args.store(TileArgs.LENGTH, e.select(whole, runs * length, length))
+        args.store(TileArgs.HEIGHT, rows)
+        args.store(TileArgs.SUMS, place.sums_at(row))
+        self.tiles.call(e, place.panel.int(VectorPanel.VECTORS), rows, args)
 
     def _one_run(self, runs: Int, length: Int) -> Any:
         """Whether the runs follow each other without a gap in both strips."""

@@ -27,17 +27,25 @@ def emit_pack(module: Any, name: str, numbers: Numbers, *, placed: bool) -> Any:
     pitch, stride, width, pixels = (e.arg_int(i) for i in (1, 4, 5, 6))
     lanes = numbers.lanes
 
-    def copy(column: Int, piece: int) -> None:
-        for pixel in e.range(pixels):
+    def copy(column: Int, piece: int, first: Int) -> None:
+        for pixel in e.range(first, pixels):
             target.store(at(pixel) + column, numbers.load(source, pixel * stride + column, piece if piece > 1 else 0))
 
     def by_pixel() -> None:
-        for column in e.range(0, width - (width & (lanes - 1)), lanes):
-            copy(column, lanes)
+        whole = width - (width & (lanes - 1))
+        for column in e.range(0, whole, lanes):
+            copy(column, lanes, e.int(0))
+        # A pixel short of a vector: what is written beyond it the next one writes again, what is read is in that one.
+        narrow = e.b.and_(e.b.and_(width < lanes, width > lanes // 2), (stride + width) >= lanes)
+        ahead = e.int(0)
+        if not placed:
+            ahead = e.select(e.b.and_(narrow, pitch.equals(width)), e.max(pixels - 1, 0), 0)
+            for pixel in e.range(ahead):
+                target.store(at(pixel), numbers.load(source, pixel * stride, lanes))
         piece = lanes // 2
         while piece:
             with e.when((width & piece).differs(0)):
-                copy(width - (width & (2 * piece - 1)), piece)
+                copy(width - (width & (2 * piece - 1)), piece, ahead)
             piece //= 2
 
     if placed:

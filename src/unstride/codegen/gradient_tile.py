@@ -80,11 +80,15 @@ class _Tile:
         self.args = self.e.arg_ptr(0, I64)
         self.lanes = numbers.lanes
         self.typ = vector(numbers.computed, self.lanes)
-        self.sums = [[self.e.stack(self.typ) for _ in range(width)] for _ in range(height)]
+        # A small tile has its sums twice, for positions in turn: the latency of an addition is longer than its turn.
+        self.sets = 2 if height * width <= 6 and not depthwise else 1
+        self.all_sums = [
+            [[self.e.stack(self.typ) for _ in range(width)] for _ in range(height)] for _ in range(self.sets)
+        ]
 
     def emit(self) -> None:
         e = self.e
-        for slot in (slot for row in self.sums for slot in row):
+        for slot in (slot for sums in self.all_sums for row in sums for slot in row):
             e.b.store(constant(self.typ, 0.0), slot.value)
         self._accumulate()
         with e.either(self.args.int(TileArgs.FRESH).differs(0)) as (then, otherwise):
@@ -105,14 +109,20 @@ class _Tile:
         for run in e.range(get(TileArgs.RUNS)):
             from_vectors = vectors + vector_runs.int(run) * vector_pitch
             from_rows = rows + row_runs.int(run) * row_pitch
-            for position in e.range(length):
-                self._step(from_vectors + position * vector_step, from_rows + position * row_step)
+            whole = length - length % self.sets
+            for position in e.range(0, whole, self.sets):
+                for i, sums in enumerate(self.all_sums):
+                    at = position + i
+                    self._step(from_vectors + at * vector_step, from_rows + at * row_step, sums)
+            if self.sets > 1:
+                for at in e.range(whole, length):
+                    self._step(from_vectors + at * vector_step, from_rows + at * row_step, self.all_sums[0])
 
-    def _step(self, vectors: Ptr, rows: Ptr) -> None:
+    def _step(self, vectors: Ptr, rows: Ptr, all_sums: list[list[Ptr]]) -> None:
         """One position."""
         values = [vectors.load(v * self.lanes, self.lanes) for v in range(self.width)]
         tap_step = self.args.int(TileArgs.TAP_STEP) if self.depthwise else None
-        for m, sums in enumerate(self.sums):
+        for m, sums in enumerate(all_sums):
             if tap_step is not None:
                 row = rows + tap_step * m if m else rows
                 factors = [row.load(v * self.lanes, self.lanes) for v in range(self.width)]
@@ -126,11 +136,13 @@ class _Tile:
         e = self.e
         height, pitch = self.args.int(TileArgs.HEIGHT), self.args.int(TileArgs.SUMS_PITCH)
         target = e.ptr(self.args.int(TileArgs.SUMS), self.numbers.computed)
-        for m, sums in enumerate(self.sums):
+        for m in range(self.height):
             with e.when(height > m):
                 line = target + pitch * m if m else target
-                for v, slot in enumerate(sums):
-                    value = e.b.load(slot.value, typ=self.typ)
+                for v in range(self.width):
+                    value, *others = (e.b.load(sums[m][v].value, typ=self.typ) for sums in self.all_sums)
+                    for other in others:
+                        value = e.b.fadd(value, other)
                     if add:
                         value = e.b.fadd(line.load(v * self.lanes, self.lanes), value)
                     line.store(v * self.lanes, value)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from enum import IntEnum, auto, unique
 
-__all__ = ["BiasJob", "Block", "Finish", "GradientJob", "Item", "RowAxis", "StripPanel", "VectorPanel"]
+__all__ = ["BiasJob", "Block", "Finish", "GradientJob", "Item", "RowAxis", "Segment", "StripPanel", "VectorPanel"]
 
 
 class _Field(IntEnum):
@@ -65,11 +65,9 @@ class GradientJob(_Field):
     ROW_AXES = auto()
     ROW_AXIS_COUNT = auto()
     ROW_TAPS = auto()  # for each tap of the row axes, its shift along each of them
-    X_RANGES = auto()  # for each tap of the last axis, the positions [low, high) it may be used at
     BLOCKS = auto()
     # the inner loop
     VECTOR_IS_LARGE = auto()  # 1 if vectors run over channels of the large side
-    ROWS_PER_TAP = auto()  # rows of an item that belong to one tap, where an item has rows of several
     ROW_STEP = auto()  # depthwise: elements of the strip from one tap to the next
     # the end
     FINISH = auto()
@@ -133,8 +131,18 @@ class Item(_Field):
     ROW_SHIFT = auto()
     ROWS = auto()
     SUMS_ROW = auto()
-    FIRST_TAP = auto()  # taps of the last axis
-    LAST_TAP = auto()
+    SEGMENTS = auto()
+    SEGMENT_COUNT = auto()
+
+
+@unique
+class Segment(_Field):
+    """Positions at which the same rows of an item exist: those of the taps that fall inside the large side."""
+
+    LOW = auto()
+    HIGH = auto()
+    ROW = auto()
+    ROWS = auto()
 
 
 @unique
