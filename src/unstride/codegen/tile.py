@@ -14,12 +14,13 @@ from typing import Any
 from llvmlite import ir
 
 from unstride.codegen.activation import activate
-from unstride.codegen.emit import F64, I64, PTR, Emitter, Int, Ptr, vector
+from unstride.codegen.emit import F64, I32, I64, PTR, VOID, Emitter, Int, Ptr, vector
 from unstride.codegen.numbers import Numbers, constant
 
 __all__ = ["MOST_ROWS", "TileArgs", "TileFamily", "TileKind"]
 
 MOST_ROWS = 32
+_AHEAD = 32  # weights are fetched this many steps before they are used
 
 
 class TileArgs(IntEnum):
@@ -125,6 +126,10 @@ class _Tile:
         e, nv = self.e, self.vectors
         line = panel + k * self.width
         weights = [line.load(v * self.lanes, self.lanes) for v in range(nv)]
+        for v in range(nv):
+            ahead = line + (_AHEAD * self.width + v * self.lanes)
+            flags = [ir.Constant(I32, value) for value in (0, 3, 1)]  # to read, keep close, data
+            e.intrinsic("llvm.prefetch.p0", VOID, (ahead.value, *flags))
         for m, row in enumerate(rows):
             value = e.splat(row.load(k), self.lanes)
             for v, weight in enumerate(weights):

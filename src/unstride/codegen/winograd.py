@@ -70,6 +70,8 @@ class _Driver(Box):
         self.family, self.v, self.x = family, family.v, family.x
         self.typ = vector(numbers.computed, numbers.lanes)
         self.points = self.v.size * self.x.size
+        self.width = family.vectors * numbers.lanes  # of a line of products, whatever the panel's own width
+        self.block_width = family.rows * self.width
 
     def emit(self) -> None:
         e = self.e
@@ -110,7 +112,6 @@ class _Driver(Box):
         self.point_pitch = self.tiles * self.tile_pitch + lanes
         self.transformed = self.scratch_at(Job.OFFSET_TRANSFORMED, self.numbers.computed)
         self.products = self.scratch_at(Job.OFFSET_PRODUCTS, self.numbers.computed)
-        self.product_pitch = self.tiles * (self.family.vectors * lanes) + lanes
 
     # -- the guard
 
@@ -181,12 +182,13 @@ class _Driver(Box):
     def _transform_tile(self, source: Ptr, target: Ptr) -> None:
         e, lanes = self.e, self.numbers.lanes
         rows = [source + i * self.row_pitch for i in range(self.v.size)]
-        pixels = [j * self.pixel_pitch for j in range(self.x.size)]
+        pixels = [[row + j * self.pixel_pitch for j in range(self.x.size)] for row in rows]
+        targets = [target + self.point_pitch * point for point in range(self.points)]
         for c in e.range(0, self.get(Job.CHANNELS), lanes):
-            patch = [[(row + (pixel + c)).load(0, lanes) for pixel in pixels] for row in rows]
-            for i, line in enumerate(_both_sides(e, self.v.source, patch, self.x.source)):
-                for j, value in enumerate(line):
-                    (target + (self.point_pitch * (i * self.x.size + j) + c)).store(0, value)
+            patch = [[pixel.load(c, lanes) for pixel in row] for row in pixels]
+            values = [value for line in _both_sides(e, self.v.source, patch, self.x.source) for value in line]
+            for place, value in zip(targets, values, strict=True):
+                place.store(c, value)
 
     # -- products and the output transform
 
@@ -196,8 +198,9 @@ class _Driver(Box):
         with e.when(alive.differs(0)):
             if self.channel_major:
                 self.start_out(panel)
+            back = self._plan_back(panel, offset)
             self._multiply(panel)
-            self._transform_back(panel, offset)
+            self._transform_back(panel, back)
             if self.channel_major:
                 with e.when(panel.int(Panel.FLUSH).differs(0)):
                     self.flush(panel, offset)
@@ -214,11 +217,13 @@ class _Driver(Box):
             vanishes = self._vanishes(panel, point)
             with e.either(vanishes) as (then, otherwise):
                 with then:
-                    e.call(self.zero, self.products + point * self.product_pitch, self.tiles * width)
+                    for first in e.range(0, self.tiles, self.family.rows):
+                        block = self._products_of(first) + point * self.block_width
+                        e.call(self.zero, block, e.int(self.block_width))
                 with otherwise:
                     self.tile_args.store(TileArgs.TAP_COUNT, self._list_planes(panel, point, step))
                     self.tile_args.store(TileArgs.WEIGHTS, weights + point * outer_count * step * size)
-                    self._run_tiles(panel, point, width)
+                    self._run_tiles(panel, point)
 
     def _vanishes(self, panel: Ptr, point: Int) -> Any:
         """The first point of an axis needs only the first tap, which this phase may lack."""
@@ -242,35 +247,69 @@ class _Driver(Box):
                 count.set(count.get() + 1)
         return count.get()
 
-    def _run_tiles(self, panel: Ptr, point: Int, width: Int) -> None:
+    def _run_tiles(self, panel: Ptr, point: Int) -> None:
         e, most = self.e, self.family.rows
-        result = self.products + point * self.product_pitch
         heights = Ptr(e, e.module.globals["tile_rows"], I64)
+        size = self.numbers.isa.vector_bytes // self.numbers.lanes
+        source, by_source = _address(self.transformed), self.tile_pitch * size
+        vectors, last = panel.int(Panel.VECTORS), self.tiles - 1
         for first in e.range(0, self.tiles, most):
             count = e.min(self.tiles - first, most)
+            result = _address(self._products_of(first) + point * self.block_width)
             for m in e.range(heights.int(count)):
-                tile = e.min(first + m, self.tiles - 1)
-                self.tile_args.store(m + TileArgs.SOURCES, _address(self.transformed + tile * self.tile_pitch))
-                self.tile_args.store(m + TileArgs.RESULTS, _address(result + tile * width))
-            call_tile(e, self.tile_args, panel.int(Panel.VECTORS), count, self.family.vectors)
+                tile = e.min(first + m, last)
+                self.tile_args.store(m + TileArgs.SOURCES, source + tile * by_source)
+                self.tile_args.store(m + TileArgs.RESULTS, result + (tile - first) * (self.width * size))
+            call_tile(e, self.tile_args, vectors, count, self.family.vectors)
 
-    def _transform_back(self, panel: Ptr, offset: Int) -> None:
+    def _products_of(self, tile: Int) -> Ptr:
+        """The products of a tile at the first point: [block of tiles][point][tile of the block][column].
+
+        A call of the inner loop writes one dense block, and the points of a tile lie at constant distances.
+        """
+        most = self.family.rows
+        return self.products + ((tile // most) * (self.points * self.block_width) + (tile % most) * self.width)
+
+    def _plan_back(self, panel: Ptr, offset: Int) -> _Back:
         e = self.e
         v_range = self.sizes + self.get(Job.V_RANGES) + panel.int(Panel.V_RANGE) * len(VRange)
         x_range = self.sizes + self.get(Job.X_RANGES) + panel.int(Panel.X_RANGE) * (X_RANGES * len(XRange))
-        v_low, v_high = e.max(v_range.int(VRange.LOW), self.v0), e.min(v_range.int(VRange.HIGH), self.v1)
-        x_low, x_high = e.max(x_range.int(XRange.FIRST), self.x0), e.min(x_range.int(XRange.LAST), self.x1)
-        limits = (v_low, v_high, x_low, x_high)
-        width = panel.int(Panel.VECTORS) * self.numbers.lanes
+        back = _Back(
+            limits=(
+                e.max(v_range.int(VRange.LOW), self.v0),
+                e.min(v_range.int(VRange.HIGH), self.v1),
+                e.max(x_range.int(XRange.FIRST), self.x0),
+                e.min(x_range.int(XRange.LAST), self.x1),
+            ),
+            steps=self._steps(panel),
+            bias=e.ptr(self.get(Job.BIAS), self.numbers.computed) + panel.int(Panel.BIAS),
+            columns=panel.int(Panel.COLUMNS),
+            slope=self._slope(),
+            targets=self.scratch_at(Job.OFFSET_TARGETS, I64),
+        )
+        phase = v_range.int(VRange.PHASE)
         for image in e.range(self.images):
             for row in e.range(self.tile_rows):
+                line = self._target(panel, offset, image, (self.v0 + row * self.v.outputs, self.x0), phase)
+                first = (image * self.tile_rows + row) * self.tile_columns
+                by_column = back.steps[1] * self.x.outputs
                 for column in e.range(self.tile_columns):
-                    tile = (image * self.tile_rows + row) * self.tile_columns + column
+                    back.targets.store(first + column, _address(line + column * by_column))
+        return back
+
+    def _transform_back(self, panel: Ptr, back: _Back) -> None:
+        e = self.e
+        vectors = panel.int(Panel.VECTORS)
+        element = self.numbers.computed if self.channel_major else self.numbers.stored
+        for image in e.range(self.images):
+            for row in e.range(self.tile_rows):
+                first = (image * self.tile_rows + row) * self.tile_columns
+                for column in e.range(self.tile_columns):
                     at = (self.v0 + row * self.v.outputs, self.x0 + column * self.x.outputs)
-                    target = self._target(panel, offset, image, at, v_range.int(VRange.PHASE))
-                    for vec in e.range(panel.int(Panel.VECTORS)):
-                        source = self.products + (tile * width + vec * self.numbers.lanes)
-                        self._finish_tile(panel, source, target, vec * self.numbers.lanes, at, limits)
+                    target = e.ptr(back.targets.int(first + column), element)
+                    source = self._products_of(first + column)
+                    for vec in e.range(vectors):
+                        self._finish_tile(source + vec * self.numbers.lanes, target, vec * self.numbers.lanes, at, back)
 
     def _target(self, panel: Ptr, offset: Int, image: Int, at: tuple[Int, Int], phase: Int) -> Ptr:
         """Where the first output of a tile goes."""
@@ -294,51 +333,55 @@ class _Driver(Box):
         v_step = self.get(Job.RESULT_V_STEP) * self.get(Job.RESULT_V_STRIDE)
         return v_step, self.get(Job.RESULT_X_STEP) * self.get(Job.RESULT_X_STRIDE)
 
-    def _finish_tile(
-        self, panel: Ptr, source: Ptr, target: Ptr, column: Int, at: tuple[Int, Int], limits: tuple[Int, ...]
-    ) -> None:
+    def _finish_tile(self, source: Ptr, target: Ptr, column: Int, at: tuple[Int, Int], back: _Back) -> None:
         e, lanes = self.e, self.numbers.lanes
-        bias = e.ptr(self.get(Job.BIAS), self.numbers.computed) + panel.int(Panel.BIAS)
-        shift = (bias + column).load(0, lanes)
+        shift = (back.bias + column).load(0, lanes)
         patch = [
-            [(source + self.product_pitch * (i * self.x.size + j)).load(0, lanes) for j in range(self.x.size)]
+            [source.load((i * self.x.size + j) * self.block_width, lanes) for j in range(self.x.size)]
             for i in range(self.v.size)
         ]
-        slope = self._slope()
-        v_step, x_step = self._steps(panel)
-        whole = (column + lanes) <= panel.int(Panel.COLUMNS)
-        v_low, v_high, x_low, x_high = limits
-        for i, line in enumerate(_both_sides(e, self.v.result, patch, self.x.result)):
-            v = at[0] + i
-            for j, value in enumerate(line):
-                x = at[1] + j
-                inside = e.b.and_(e.b.and_(v >= v_low, v < v_high), e.b.and_(x >= x_low, x < x_high))
-                with e.when(inside):
-                    done = activate(e, self.family.activation, e.b.fadd(value, shift), slope)
-                    self._store(target + (v_step * i + x_step * j + column), done, whole, panel, column)
-
-    def _store(self, target: Ptr, value: Any, whole: Any, panel: Ptr, column: Int) -> None:
-        e = self.e
-        with e.either(whole) as (then, otherwise):
+        outputs = [
+            [activate(e, self.family.activation, e.b.fadd(value, shift), back.slope) for value in line]
+            for line in _both_sides(e, self.v.result, patch, self.x.result)
+        ]
+        v_low, v_high, x_low, x_high = back.limits
+        (v, x), (v_last, x_last) = at, (self.v.outputs - 1, self.x.outputs - 1)
+        tests = [v >= v_low, v + v_last < v_high, x >= x_low, x + x_last < x_high, column + lanes <= back.columns]
+        inside = tests[0]
+        for test in tests[1:]:
+            inside = e.b.and_(inside, test)
+        with e.either(inside) as (then, otherwise):
             with then:
-                self._put(target, 0, value)
+                for i, line in enumerate(outputs):
+                    row = target + (back.steps[0] * i + column)
+                    for j, value in enumerate(line):
+                        self._put(row + back.steps[1] * j, value)
             with otherwise:
-                self._put(self.line, 0, value)
-                for i in e.range(panel.int(Panel.COLUMNS) - column):
-                    target.store(i, self.line.as_type(target.element).load(i))
+                self._put_what_fits(outputs, target, column, at, back)
 
-    @property
-    def line(self) -> Ptr:
-        """A vector's worth of memory, to store a part of it."""
-        if not hasattr(self, "_line"):
-            self._line = self.e.stack(self.typ)
-        return self._line
+    def _put_what_fits(
+        self, outputs: list[list[Any]], target: Ptr, column: Int, at: tuple[Int, Int], back: _Back
+    ) -> None:
+        """At an edge of the result, or in the last columns: element by element, from a copy on the stack."""
+        e, lanes = self.e, self.numbers.lanes
+        v_low, v_high, x_low, x_high = back.limits
+        stored = self.numbers.computed if self.channel_major else self.numbers.stored
+        copy = e.stack(self.typ, self.v.outputs * self.x.outputs).as_type(stored)
+        for index, value in enumerate(value for line in outputs for value in line):
+            self._put(copy + index * lanes, value)
+        live = e.min(back.columns - column, lanes)
+        for i in e.range(e.max(v_low - at[0], 0), e.min(v_high - at[0], self.v.outputs)):
+            for j in e.range(e.max(x_low - at[1], 0), e.min(x_high - at[1], self.x.outputs)):
+                place = target + (back.steps[0] * i + back.steps[1] * j + column)
+                saved = copy + (i * self.x.outputs + j) * lanes
+                for c in e.range(live):
+                    place.store(c, saved.load(c))
 
-    def _put(self, target: Ptr, offset: int, value: Any) -> None:
+    def _put(self, target: Ptr, value: Any) -> None:
         if self.channel_major:
-            target.as_type(self.numbers.computed).store(offset, value)
+            target.store(0, value)
         else:
-            self.numbers.store(target, offset, value)
+            self.numbers.store(target, 0, value)
 
     def _slope(self) -> Any:
         if self.family.activation != "leaky_relu":
@@ -347,6 +390,18 @@ class _Driver(Box):
         if self.numbers.computed != F64:
             slope = self.e.b.fptrunc(slope, self.numbers.computed)
         return self.e.splat(slope, self.numbers.lanes)
+
+
+@dataclass(frozen=True)
+class _Back:
+    """What the output transform of a panel needs at every tile."""
+
+    limits: tuple[Int, Int, Int, Int]  # positions [v_low, v_high) x [x_low, x_high) that exist
+    steps: tuple[Int, Int]  # elements between neighbouring outputs along v and x
+    bias: Ptr
+    columns: Int
+    slope: Any
+    targets: Ptr  # address of each tile's first output
 
 
 def emit_winograd_pack(module: Any, numbers: Numbers, v: Transform, x: Transform) -> None:

@@ -96,6 +96,7 @@ class Job(_Field):
     OFFSET_TAPS = auto()
     OFFSET_TRANSFORMED = auto()
     OFFSET_PRODUCTS = auto()
+    OFFSET_TARGETS = auto()
     HOLES = auto()  # 1 if the out strip starts as REST, since not every element of it is computed
 
 

@@ -196,13 +196,15 @@ class _Builder:
         taps = base.scratch_per_slot - base.fields[Job.OFFSET_TAPS]
         planes = len(plan.direct.planes)
         transformed = _round(planes * plan.points * (tiles * row + lanes) * self.compute_bytes)
-        products = _round(plan.points * (tiles * vectors * lanes + lanes) * self.compute_bytes)
+        blocks = -(-tiles // plan.direct.tile.rows)
+        products = _round(plan.points * blocks * plan.direct.tile.rows * vectors * lanes * self.compute_bytes)
         fields = list(base.fields)
         fields[Job.OFFSET_OUT] = strip
         fields[Job.OFFSET_TAPS] = strip + out
         fields[Job.OFFSET_TRANSFORMED] = strip + out + taps
         fields[Job.OFFSET_PRODUCTS] = strip + out + taps + transformed
-        fields[Job.SCRATCH_PER_SLOT] = total = strip + out + taps + transformed + products
+        fields[Job.OFFSET_TARGETS] = strip + out + taps + transformed + products
+        fields[Job.SCRATCH_PER_SLOT] = total = strip + out + taps + transformed + products + _round(8 * tiles)
         return replace(base, fields=tuple(fields), scratch_per_slot=total)
 
     def _tiles(self, plan: WinogradPlan, grid: _Grid) -> int:
