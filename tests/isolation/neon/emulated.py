@@ -39,7 +39,8 @@ class Emulator:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.served: dict[str, tuple[int, str, subprocess.Popen[bytes]]] = {}
+        self.loaded: dict[str, Loaded] = {}
+        self.served: dict[int, tuple[str, subprocess.Popen[bytes]]] = {}
         self.arrays: OrderedDict[int, Any] = OrderedDict()
 
     @staticmethod
@@ -64,21 +65,22 @@ class Emulator:
                 self.close()
 
     def close(self) -> None:
-        for _, _, process in self.served.values():
+        for _, process in self.served.values():
             assert process.stdin is not None
             process.stdin.close()
             process.wait(timeout=10)
         self.served.clear()
+        self.loaded.clear()
 
     def kernel_library(
         self, key: str, build_ir: Callable[[], str], isa: ISA, symbols: Sequence[str], **_: Any
     ) -> Loaded:
-        if key not in self.served:
-            (symbol,) = symbols
-            number = len(self.served) + 1
-            self.served[key] = (number, symbol, self._serve(number, symbol, engine.compile_object(build_ir(), isa)))
-        number, symbol, _process = self.served[key]
-        return Loaded({symbol: number}, "cold", 0.0)
+        if key not in self.loaded:
+            obj = engine.compile_object(build_ir(), isa)
+            numbers = {symbol: len(self.served) + i for i, symbol in enumerate(symbols, start=1)}
+            self.served |= {number: (symbol, self._serve(number, symbol, obj)) for symbol, number in numbers.items()}
+            self.loaded[key] = Loaded(numbers, "cold", 0.0)
+        return self.loaded[key]
 
     def _serve(self, number: int, symbol: str, obj: bytes) -> subprocess.Popen[bytes]:
         kernel, program_file = self.folder / f"kernel{number}.o", self.folder / f"kernel{number}"
@@ -97,7 +99,7 @@ class Emulator:
         return start
 
     def parallel(self, task: int, job_address: int, tasks: int, threads: int, short: bool = False) -> None:
-        symbol, process = next((symbol, process) for number, symbol, process in self.served.values() if number == task)
+        symbol, process = self.served[task]
         count = _FIELDS[symbol]
         job = struct.unpack(f"{count}q", ctypes.string_at(job_address, 8 * count))
         segments: list[Any] = []
