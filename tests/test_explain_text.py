@@ -44,9 +44,9 @@ def test_every_legal_call_can_be_explained() -> None:
             assert str(call.resolve().problem) in text
 
 
-def test_a_huge_kernel_does_not_hang_the_text() -> None:
+def test_a_huge_stride_does_not_hang_the_text() -> None:
     op = openvino.ConvolutionBackpropData([2**31 - 1])
-    assert "2147483647 in all" in op.explain((1, 1, 1), (1, 1, 5000))
+    assert "2147483647 in all" in op.explain((1, 1, 1), (1, 1, 50))
 
 
 class Recorder:

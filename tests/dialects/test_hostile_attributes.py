@@ -55,7 +55,7 @@ LEGAL: dict[Any, dict[str, Any]] = {
 
 def attempt(kind: Any, attributes: dict[str, Any]) -> UnstrideError | None:
     """Build and resolve; anything but a result or an error of the package escapes."""
-    start = time.perf_counter()
+    start = time.thread_time()
     try:
         operator = kind(**attributes)
         grouped = kind is openvino.GroupConvolutionBackpropData
@@ -63,7 +63,7 @@ def attempt(kind: Any, attributes: dict[str, Any]) -> UnstrideError | None:
     except UnstrideError as error:
         return error
     finally:
-        assert time.perf_counter() - start < SECONDS
+        assert time.thread_time() - start < SECONDS
     return None
 
 
