@@ -192,7 +192,7 @@ def _special_plan(structure: Structure, machine: Machine, accuracy: str) -> Wino
     across = plan_across(structure, machine.isa)
     if across is not None or accuracy == "strict" or structure.dtype == "f64":
         return across
-    return plan_winograd(structure, machine.isa)
+    return plan_winograd(structure, machine.isa, fast=accuracy == "fast")
 
 
 @lru_cache(maxsize=256)
