@@ -19,13 +19,13 @@ def special_plan(structure: Structure, isa: ISA, accuracy: str) -> WinogradPlan 
     across = plan_across(structure, isa)
     if across is not None or accuracy == "strict" or structure.dtype == "f64":
         return across
-    return plan_winograd(structure, isa)
+    return plan_winograd(structure, isa, fast=accuracy == "fast")
 
 
 def launches_of(
     plan: Plan, problem: Problem, machine: Machine, threads: int, *, exact_borders: bool = False
 ) -> tuple[Launch, ...]:
-    """The launches of one size: the plan's own, and the direct one it may leave units to. None at all if it declines."""
+    """The launches of one size: the plan's own, and the direct one it may leave units to; empty if it declines."""
     if isinstance(plan, WinogradPlan):
         return plan_winograd_launch(plan, problem, machine, threads) or ()
     if isinstance(plan, AcrossPlan):

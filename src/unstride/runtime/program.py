@@ -23,12 +23,13 @@ from unstride.codegen.direct import DirectFamily
 from unstride.codegen.numbers import Numbers
 from unstride.codegen.winograd import WinogradFamily
 from unstride.errors import SizeLimitError
-from unstride.plan.across import AcrossPlan, plan_across
+from unstride.plan.across import AcrossPlan
+from unstride.plan.choose import Plan, launches_of, special_plan
 from unstride.plan.direct import DirectPlan, plan_direct
 from unstride.plan.job import Job, Panel
-from unstride.plan.launch import Launch, plan_across_launch, plan_launch, plan_winograd_launch
+from unstride.plan.launch import Launch
 from unstride.plan.machine import Machine
-from unstride.plan.winograd import RANGE_LIMIT, WinogradPlan, plan_winograd
+from unstride.plan.winograd import RANGE_LIMIT, WinogradPlan
 from unstride.problem import Problem, Structure
 from unstride.runtime import buffers, engine, pool
 from unstride.runtime.packing import PackedPanel, Packer
@@ -70,7 +71,7 @@ class Step:
 class Kernel:
     """One kernel of a Program: a plan's tables, its code and its packer."""
 
-    def __init__(self, plan: DirectPlan | WinogradPlan | AcrossPlan, activation: str) -> None:
+    def __init__(self, plan: Plan, activation: str) -> None:
         self.plan = plan
         base = self.base = plan if isinstance(plan, DirectPlan) else plan.direct
         self.family = _family(plan, activation)
@@ -118,16 +119,6 @@ class Kernel:
             channels[start : start + len(source.columns)] = [first + channel for _, channel in source.columns]
         return channels
 
-    def launch(self, problem: Problem, machine: Machine, threads: int, exact_borders: bool) -> list[Launch] | None:
-        """The launches of one size: this kernel's, and the direct one it may leave units to; None if it declines."""
-        if isinstance(self.plan, WinogradPlan):
-            pair = plan_winograd_launch(self.plan, problem, machine, threads)
-            return None if pair is None else list(pair)
-        if isinstance(self.plan, AcrossPlan):
-            one = plan_across_launch(self.plan, problem, machine, threads)
-            return None if one is None else [one]
-        return [plan_launch(self.plan, problem, machine, threads, exact_borders=exact_borders)]
-
     def step(self, launch: Launch, short: bool, then: Step | None = None) -> Step:
         sizes = np.array(launch.sizes or (0,), np.int64)
         fields = list(launch.fields)
@@ -138,7 +129,7 @@ class Kernel:
         return Step(self, launch, struct.pack(f"{len(fields)}q", *fields), sizes, used, short, then)
 
 
-def _family(plan: DirectPlan | WinogradPlan | AcrossPlan, activation: str) -> Any:
+def _family(plan: Plan, activation: str) -> Any:
     if isinstance(plan, WinogradPlan):
         return WinogradFamily.of(plan, activation)
     if isinstance(plan, AcrossPlan):
@@ -154,7 +145,7 @@ class Program:
     ) -> None:
         self.structure, self.machine, self.activation = structure, machine, activation
         self.exact_borders = exact_borders
-        special = None if exact_borders else _special_plan(structure, machine, accuracy)
+        special = None if exact_borders else special_plan(structure, machine.isa, accuracy)
         direct = special.direct if special else plan_direct(structure, machine.isa, exact_borders=exact_borders)
         self.direct = Kernel(direct, activation)
         self.special = Kernel(special, activation) if special else None
@@ -180,19 +171,13 @@ class Program:
         short = work < _SHORT_WORK
         used = 1 if work < _INLINE_WORK else threads
         for kernel in (self.special, self.direct):
-            launches = kernel.launch(problem, self.machine, used, self.exact_borders) if kernel else None
-            if kernel and launches:
+            if kernel is None:
+                continue
+            launches = launches_of(kernel.plan, problem, self.machine, used, exact_borders=self.exact_borders)
+            if launches:
                 then = self.direct.step(launches[1], short) if len(launches) > 1 else None
                 return kernel.step(launches[0], short, then)
         raise AssertionError("the direct kernel takes every problem")
-
-
-def _special_plan(structure: Structure, machine: Machine, accuracy: str) -> WinogradPlan | AcrossPlan | None:
-    """A plan that beats the direct one on maps that are large enough, if there is one."""
-    across = plan_across(structure, machine.isa)
-    if across is not None or accuracy == "strict" or structure.dtype == "f64":
-        return across
-    return plan_winograd(structure, machine.isa, fast=accuracy == "fast")
 
 
 @lru_cache(maxsize=256)
