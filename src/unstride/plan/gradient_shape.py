@@ -18,10 +18,10 @@ __all__ = ["GradientAxis", "GradientShape", "GradientTile", "even_parts", "round
 _BOX_POSITIONS = 256  # long enough to pay for adding a tile to memory, short enough for its operands to stay in L1
 _SUMS_BYTES = 1 << 20  # of one block
 _PARTIAL_BYTES = 8 << 20  # of all chunks
-_TASKS = 16
+_TASKS = 8  # or two for each core
 _TASK_MACS = 1 << 20
 # Positions that pay for another set of sums: more where those sums do not stay in L2 until they are added.
-_CHUNK_POSITIONS, _LARGE_CHUNK_POSITIONS = 512, 2048
+_CHUNK_POSITIONS, _LARGE_CHUNK_POSITIONS = 512, 1024
 
 
 @dataclass(frozen=True)
@@ -80,6 +80,7 @@ class GradientShape:
         self.depthwise = p.groups > 1 and p.ci == p.co == 1
         self.groups = 1 if self.depthwise else p.groups  # depthwise, groups are what lies along vectors
         self.tile = _tile(machine.isa, machine.isa.lanes(self.compute_bytes), self.depthwise)
+        self.tasks = max(_TASKS, 2 * machine.cores)
         self.sums_bytes = min(_SUMS_BYTES, machine.l2_bytes)
         # Half of L2 for both strips, and less where many threads share the bound on all scratch.
         self.strip_bytes = min(machine.l2_bytes // 2, (8 << 20) // max(4, machine.cores))
@@ -171,9 +172,9 @@ class GradientShape:
         return self.groups * -(-self.a // cut.a) * -(-self.b // cut.b) * -(-self.row_taps // cut.row_taps)
 
     def _chunks(self, cut: _Cut) -> int:
-        wanted = -(-_TASKS // self._blocks(cut))
+        wanted = -(-self.tasks // self._blocks(cut))
         sums = self.groups * self.taps * self.a * (self.b + self.tile.columns) * self.compute_bytes  # at most
-        positions = _CHUNK_POSITIONS if sums * wanted <= self.sums_bytes else _LARGE_CHUNK_POSITIONS
+        positions = _CHUNK_POSITIONS if 2 * sums <= self.sums_bytes else _LARGE_CHUNK_POSITIONS
         return max(1, min(self.row_count * self.x.x // positions, _PARTIAL_BYTES // sums, wanted))
 
     # -- boxes and strips
