@@ -143,7 +143,7 @@ def damage(tally: Tally, full: bool) -> None:
             with loaders_watched(made) as seen:
 
                 def check(seed: int, function: Any = function, path: Path = path, entries: Any = entries) -> str:
-                    return damaged(seed, function, path, entries) or (seen.pop() if seen else "")  # noqa: B023
+                    return damaged(seed, function, path, entries) or (seen.pop() if seen else "")
 
                 for _, fault in forks.survey(count, check, per_child=_PER_CHILD):
                     tally.add(kind, fault)
@@ -165,8 +165,8 @@ def foreign(tally: Tally) -> None:
     others |= {"another kernel": lambda: mixed("another")}
     for name, change in {
         "another version": mock.patch.object(engine, "__version__", "0.0.0"),
-        "another LLVM": mock.patch.object(engine, "_llvm_build", lambda: "another"),
-        "another processor": mock.patch.object(engine, "cpu_features", lambda: frozenset(("sse2",))),
+        "another LLVM": mock.patch.object(engine, "_llvm_build", return_value="another"),
+        "another processor": mock.patch.object(engine, "cpu_features", return_value=frozenset(("sse2",))),
     }.items():
         others[name] = lambda change=change: _changed(change)  # type: ignore[misc]
     for name, store in others.items():
