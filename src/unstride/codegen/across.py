@@ -25,7 +25,7 @@ from unstride.plan.job import Job, Panel, VRange
 __all__ = ["AcrossFamily"]
 
 _OVERRUN = 4  # vectors that the last tile of a line may write too many
-_WIDTHS = (1, 2, 3, 4)  # of the last tile of a line, besides the widest
+_WIDTHS = (1, 2, 4)  # of the last tile of a line, besides the widest
 
 
 class LineArgs(IntEnum):

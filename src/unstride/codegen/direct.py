@@ -22,7 +22,7 @@ from unstride.codegen.tile import TileArgs, TileFamily, TileKind
 from unstride.plan.direct import DirectPlan
 from unstride.plan.job import X_RANGES, Job, Panel, VRange, XRange
 
-__all__ = ["Callee", "DirectFamily", "call_tile"]
+__all__ = ["Callee", "DirectFamily", "call_tile", "tile_height"]
 
 
 @dataclass(frozen=True)
@@ -56,21 +56,10 @@ class DirectFamily:
         """The LLVM IR of the family."""
         module = ir.Module(name=self.key)
         module.triple = numbers.isa.triple
-        kind = TileKind(
-            self.depthwise,
-            self.activation,
-            self.channel_major,
-            _row_counts(self.rows),
-            tuple(range(1, self.vectors + 1)),
-        )
+        kind = TileKind(self.depthwise, self.activation, self.channel_major, self.rows, self.vectors)
         TileFamily(module, numbers, kind).emit()
         _Driver(module, numbers, self).emit()
         return str(module)
-
-
-def _row_counts(most: int) -> tuple[int, ...]:
-    """Tile heights to compile: all of a short tile, a spread of a tall one (rows in between are doubled up)."""
-    return tuple(range(1, most + 1)) if most <= 8 else (1, 2, 4, 8, 11, most)
 
 
 class _Driver(Box):
@@ -231,10 +220,10 @@ class _Driver(Box):
             cursor = _Cursor(e, place, v_first, x_first, height, length)
             for done in e.range(0, total, self.family.rows):
                 count = e.min(total - done, self.family.rows)
-                self._list_rows(cursor, count)
+                self._list_rows(panel, cursor, count)
                 call_tile(e, self.tile_args, panel.int(Panel.VECTORS), count, self.family.vectors)
 
-    def _list_rows(self, cursor: _Cursor, count: Int) -> None:
+    def _list_rows(self, panel: Ptr, cursor: _Cursor, count: Int) -> None:
         """Addresses of the tile's rows; the spare rows of a tile that is too tall repeat the last one."""
         e = self.e
         for m in e.range(count):
@@ -242,10 +231,9 @@ class _Driver(Box):
             self.tile_args.store(m + TileArgs.SOURCES, source)
             self.tile_args.store(m + TileArgs.RESULTS, result)
             cursor.advance()
-        sizes = Ptr(e, e.module.globals["tile_rows"], I64)
         last_source = self.tile_args.int(count + (TileArgs.SOURCES - 1))
         last_result = self.tile_args.int(count + (TileArgs.RESULTS - 1))
-        for m in e.range(count, sizes.int(count)):
+        for m in e.range(count, tile_height(e, panel.int(Panel.VECTORS), count, self.family.vectors)):
             self.tile_args.store(m + TileArgs.SOURCES, last_source)
             self.tile_args.store(m + TileArgs.RESULTS, last_result)
 
@@ -300,13 +288,28 @@ class _Cursor:
             at.set(at.get() + e.select(row_done, row_jump, by_x) + e.select(image_done, image_jump, 0))
 
 
+def tile_height(e: Emitter, vectors: Int, count: Int, most_vectors: int) -> Int:
+    """How many rows the tile of this width that holds `count` rows has."""
+    return Ptr(e, _by_width(e, "tile_rows", vectors, most_vectors), I64).int(count)
+
+
+def _by_width(e: Emitter, name: str, vectors: Int, most_vectors: int) -> Any:
+    """The address of one of the tables `{name}_{vectors}`."""
+    chosen = e.module.globals[f"{name}_1"]
+    for v in range(2, most_vectors + 1):
+        chosen = e.b.select(vectors.equals(v), _opaque(e.module.globals[f"{name}_{v}"]), _opaque(chosen))
+    return chosen
+
+
+def _opaque(value: Any) -> Any:
+    """A table's address; llvmlite knows it as a typed pointer."""
+    return ir.FormattedConstant(PTR, value.get_reference()) if isinstance(value, ir.GlobalVariable) else value
+
+
 def call_tile(e: Emitter, tile_args: Ptr, vectors: Int, count: Int, most_vectors: int) -> None:
     """Call the tile of this width that holds `count` rows."""
-    tables = [Ptr(e, e.module.globals[f"tiles_{v}"], PTR) for v in range(1, most_vectors + 1)]
-    chosen = tables[0].value
-    for v, table in enumerate(tables[1:], 2):
-        chosen = e.b.select(vectors.equals(v), table.value, chosen)
-    e.b.call(Callee(Ptr(e, chosen, PTR).load(count)), [tile_args.value])
+    function = Ptr(e, _by_width(e, "tiles", vectors, most_vectors), PTR).load(count)
+    e.b.call(Callee(function), [tile_args.value])
 
 
 class Callee:

@@ -46,8 +46,21 @@ class TileKind:
     depthwise: bool  # the source is a vector of channels instead of one broadcast value
     activation: str
     stores_computed: bool  # results go to a strip in the computed type, to be rounded later
-    rows: tuple[int, ...]  # the row counts that exist
-    vectors: tuple[int, ...]
+    most_rows: int
+    most_vectors: int
+
+    @property
+    def vectors(self) -> tuple[int, ...]:
+        return tuple(range(1, self.most_vectors + 1))
+
+    def rows(self, vectors: int) -> tuple[int, ...]:
+        """Heights to compile: all of a short tile, a few of a tall one, fewer of a narrow one.
+
+        Rows in between are doubled up: that costs less than the time to compile every height.
+        """
+        if self.most_rows <= 8:
+            return tuple(range(1, self.most_rows + 1)) if vectors == self.most_vectors else (1, 2, 4, self.most_rows)
+        return (2, 4, 8, self.most_rows) if vectors == self.most_vectors else (4, self.most_rows)
 
 
 @dataclass(frozen=True)
@@ -60,24 +73,23 @@ class TileFamily:
 
     def emit(self) -> None:
         for vectors in self.kind.vectors:
-            for rows in self.kind.rows:
+            for rows in self.kind.rows(vectors):
                 _Tile(self.module, self.numbers, self.kind, rows, vectors).emit()
-        self._tables()
+            self._tables(vectors)
 
-    def _tables(self) -> None:
+    def _tables(self, vectors: int) -> None:
         """For each row count the next tile that holds it, and that tile's row count."""
-        most = max(self.kind.rows)
-        fitting = [min(r for r in self.kind.rows if r >= max(1, m)) for m in range(most + 1)]
-        sizes = ir.GlobalVariable(self.module, ir.ArrayType(I64, most + 1), "tile_rows")
-        sizes.initializer = ir.Constant(sizes.value_type, [ir.Constant(I64, rows) for rows in fitting])
-        sizes.global_constant = True
-        sizes.linkage = "internal"
-        for vectors in self.kind.vectors:
-            table = ir.GlobalVariable(self.module, ir.ArrayType(PTR, most + 1), f"tiles_{vectors}")
-            entries = [_pointer_to(self.module.globals[f"tile_{rows}x{vectors}"]) for rows in fitting]
-            table.initializer = ir.Constant(table.value_type, entries)
-            table.global_constant = True
-            table.linkage = "internal"
+        heights, most = self.kind.rows(vectors), self.kind.most_rows
+        fitting = [min(r for r in heights if r >= max(1, m)) for m in range(most + 1)]
+        references = [_pointer_to(self.module.globals[f"tile_{rows}x{vectors}"]) for rows in fitting]
+        self._constant(f"tiles_{vectors}", PTR, references)
+        self._constant(f"tile_rows_{vectors}", I64, [ir.Constant(I64, rows) for rows in fitting])
+
+    def _constant(self, name: str, element: Any, values: list[Any]) -> None:
+        table = ir.GlobalVariable(self.module, ir.ArrayType(element, len(values)), name)
+        table.initializer = ir.Constant(table.value_type, values)
+        table.global_constant = True
+        table.linkage = "internal"
 
 
 class _Tile:
@@ -88,7 +100,7 @@ class _Tile:
         self.lanes = numbers.lanes
         self.typ = vector(numbers.computed, self.lanes)
         self.width = vectors * self.lanes
-        self.unrolled = rows == max(kind.rows) and vectors == max(kind.vectors)
+        self.unrolled = (rows, vectors) == (kind.most_rows, kind.most_vectors)
 
     def emit(self) -> None:
         self.acc = [constant(self.typ, 0.0)] * (self.rows * self.vectors)
@@ -111,12 +123,12 @@ class _Tile:
             if self.kind.depthwise:
                 self._depthwise_step(rows, panel, acc)
                 continue
-            # Four steps a turn in the tile that does most of the work; elsewhere they only cost time to compile.
+            # Two steps a turn in the tile that does most of the work; elsewhere they only cost time to compile.
             whole = e.int(0)
             if self.unrolled:
-                whole = run & -4
-                for k, inner in e.fold(0, whole, 4, acc):
-                    for u in range(4):
+                whole = run & -2
+                for k, inner in e.fold(0, whole, 2, acc):
+                    for u in range(2):
                         self._step(rows, panel, k + u, inner)
             for k, inner in e.fold(whole, run, 1, acc):
                 self._step(rows, panel, k, inner)

@@ -18,7 +18,7 @@ from llvmlite import ir
 
 from unstride.codegen.activation import activate
 from unstride.codegen.box import Box
-from unstride.codegen.direct import call_tile
+from unstride.codegen.direct import call_tile, tile_height
 from unstride.codegen.emit import F64, I64, PTR, Emitter, Int, Ptr, mangle, vector
 from unstride.codegen.numbers import Numbers, constant
 from unstride.codegen.tile import TileArgs, TileFamily, TileKind
@@ -56,8 +56,7 @@ class WinogradFamily:
         """The LLVM IR of the family: `run` and `pack`."""
         module = ir.Module(name=self.key)
         module.triple = numbers.isa.triple
-        rows = tuple(range(1, self.rows + 1)) if self.rows <= 8 else (2, 6, 10, self.rows)
-        plain = TileKind(False, "none", True, rows, tuple(range(1, self.vectors + 1)))
+        plain = TileKind(False, "none", True, self.rows, self.vectors)
         TileFamily(module, numbers, plain).emit()
         _Driver(module, numbers, self).emit()
         emit_winograd_pack(module, numbers, self.v, self.x)
@@ -249,14 +248,13 @@ class _Driver(Box):
 
     def _run_tiles(self, panel: Ptr, point: Int) -> None:
         e, most = self.e, self.family.rows
-        heights = Ptr(e, e.module.globals["tile_rows"], I64)
         size = self.numbers.isa.vector_bytes // self.numbers.lanes
         source, by_source = _address(self.transformed), self.tile_pitch * size
         vectors, last = panel.int(Panel.VECTORS), self.tiles - 1
         for first in e.range(0, self.tiles, most):
             count = e.min(self.tiles - first, most)
             result = _address(self._products_of(first) + point * self.block_width)
-            for m in e.range(heights.int(count)):
+            for m in e.range(tile_height(e, vectors, count, self.family.vectors)):
                 tile = e.min(first + m, last)
                 self.tile_args.store(m + TileArgs.SOURCES, source + tile * by_source)
                 self.tile_args.store(m + TileArgs.RESULTS, result + (tile - first) * (self.width * size))

@@ -43,7 +43,7 @@ class AcrossPlan:
 
 def row_counts(isa: ISA) -> tuple[int, ...]:
     """Tile heights to compile."""
-    return (1, 2, 3, 4, 6, 8, 12) if isa.registers == 32 else (1, 2, 3, 4, 6)
+    return (1, 2, 3, 4, 6, 12) if isa.registers == 32 else (1, 2, 3, 4, 6)
 
 
 def vector_count(isa: ISA, rows: int) -> int:

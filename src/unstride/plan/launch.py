@@ -141,7 +141,9 @@ class _Builder:
     def build_across(self, plan: AcrossPlan) -> Launch | None:
         nv, nx = self.v_hull[1] - self.v_hull[0], self.x_hull[1] - self.x_hull[0]
         lanes = plan.direct.tile.lanes
-        if self.prefill or 4 * nx < 3 * lanes or not nv * self.problem.batch * self.outer_positions:
+        # Depthwise layers have another good kernel, with vectors of channels: it wins where rows are short.
+        shortest = 2 * lanes if plan.direct.depthwise else 3 * lanes // 4
+        if self.prefill or nx < shortest or not nv * self.problem.batch * self.outer_positions:
             return None
         size, step = self.compute_bytes, self.x.phases.result_step
 

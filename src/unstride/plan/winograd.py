@@ -27,7 +27,8 @@ from unstride.problem import Structure
 __all__ = ["IDENTITY", "RANGE_LIMIT", "Transform", "WinogradPlan", "plan_winograd"]
 
 RANGE_LIMIT = 256.0  # largest value against the mean, beyond which a unit is computed directly
-_POINTS = (0, 1, -1)  # and infinity: coefficients stay 0, +-1 and 1/2
+# And infinity. With the first three, coefficients stay 0, +-1 and 1/2; the others are for the larger tiles of "fast".
+_POINTS = (Fraction(0), Fraction(1), Fraction(-1), Fraction(1, 2), Fraction(-2))
 
 
 @dataclass(frozen=True)
@@ -56,19 +57,26 @@ class Transform:
         """AT, outputs x size."""
         return _matrices(self.outputs, self.taps)[2]
 
+    @property
+    def growth(self) -> float:
+        """How much larger than the result the terms of its sum can be: max over outputs of |AT| |G| |BT|."""
+        weight = [max(map(abs, g)) * sum(map(abs, b)) for g, b in zip(self.kernel, self.source, strict=True)]
+        return max(sum(abs(a) * w for a, w in zip(row, weight, strict=True)) for row in self.result)
+
     def __str__(self) -> str:
         return f"F({self.outputs},{self.taps})"
 
 
 IDENTITY = Transform(1, 1)
-_BY_TAPS = {1: IDENTITY, 2: Transform(3, 2), 3: Transform(2, 3)}
+_STANDARD = {1: IDENTITY, 2: Transform(3, 2), 3: Transform(2, 3)}
+_FAST = {1: IDENTITY, 2: Transform(3, 2), 3: Transform(4, 3)}
 
 
 @cache
 def _matrices(
     outputs: int, taps: int
 ) -> tuple[tuple[tuple[float, ...], ...], tuple[tuple[float, ...], ...], tuple[tuple[float, ...], ...]]:
-    """(BT, G, AT) of Cook and Toom for the points 0, 1, -1 and infinity; every fraction sits in G."""
+    """(BT, G, AT) of Cook and Toom; for the points 0, 1, -1 and infinity every fraction sits in G."""
     size = outputs + taps - 1
     if size == 1:
         return ((1.0,),), ((1.0,),), ((1.0,),)
@@ -85,11 +93,11 @@ def _matrices(
     return tuple(bt), tuple(g), tuple(at)
 
 
-def _roots(roots: list[int], size: int) -> tuple[float, ...]:
+def _roots(roots: list[Fraction], size: int) -> tuple[float, ...]:
     """Coefficients of the polynomial with these roots, from the constant up."""
-    poly = [1]
+    poly = [Fraction(1)]
     for root in roots:
-        poly = [a - root * b for a, b in zip([0, *poly], [*poly, 0], strict=True)]
+        poly = [a - root * b for a, b in zip([Fraction(0), *poly], [*poly, Fraction(0)], strict=True)]
     return tuple(float(c) for c in poly) + (0.0,) * (size - len(poly))
 
 
@@ -110,17 +118,22 @@ class WinogradPlan:
         return f"winograd {self.v}x{self.x}" if self.v != IDENTITY else f"winograd {self.x}"
 
     @property
+    def growth(self) -> float:
+        """The factor of the error bound: |y - exact| <= growth * g(n + 8) * max|x| * sum|w|, over one unit's x."""
+        return self.v.growth * self.x.growth
+
+    @property
     def points(self) -> int:
         return self.v.size * self.x.size
 
 
-def plan_winograd(structure: Structure, isa: ISA) -> WinogradPlan | None:
+def plan_winograd(structure: Structure, isa: ISA, *, fast: bool = False) -> WinogradPlan | None:
     """The Winograd plan of a structure, or None where it cannot be used or would not pay.
 
-    The thresholds were measured: a gain of 1.25 in multiplications, 16 channels in, and 64 columns cover the cost of
+    `fast` allows F(4, 3), whose error is a few times larger. The thresholds were measured: a gain of 1.25 in multiplications, 16 channels in, and 64 columns cover the cost of
     the transforms; in 1D, where the gain is 1.5 at most, 128 channels.
     """
-    transforms = _transforms(structure)
+    transforms = _transforms(structure, _FAST if fast else _STANDARD)
     if transforms is None:
         return None
     direct = plan_direct(structure, isa, merge=False)
@@ -138,12 +151,12 @@ def plan_winograd(structure: Structure, isa: ISA) -> WinogradPlan | None:
     return WinogradPlan(direct, v, x, panels, elements, gain, reason)
 
 
-def _transforms(structure: Structure) -> tuple[Transform, Transform] | None:
+def _transforms(structure: Structure, by_taps: dict[int, Transform]) -> tuple[Transform, Transform] | None:
     """The transforms of the last two axes, if their phases are dense correlations of at most three taps."""
     if structure.direction == "gather" and any(s != 1 for s in structure.stride[-2:]):
         return None
     axes = phases_of(structure)[-2:]
-    found = [_axis_transform(axis) for axis in axes]
+    found = [_axis_transform(axis, by_taps) for axis in axes]
     if None in found or all(t == IDENTITY for t in found):
         return None
     x = found[-1]
@@ -153,7 +166,7 @@ def _transforms(structure: Structure) -> tuple[Transform, Transform] | None:
     return v, x
 
 
-def _axis_transform(axis: AxisPhases) -> Transform | None:
+def _axis_transform(axis: AxisPhases, by_taps: dict[int, Transform]) -> Transform | None:
     if not axis.complete or axis.span > 3:
         return None
     for phase in axis.phases:
@@ -161,7 +174,7 @@ def _axis_transform(axis: AxisPhases) -> Transform | None:
         dense = all(tap.a == last - len(phase.taps) + 1 + i for i, tap in enumerate(phase.taps))
         if not dense or last != axis.first + axis.span - 1:
             return None
-    return _BY_TAPS[axis.span]
+    return by_taps[axis.span]
 
 
 def _panels(direct: DirectPlan, v: Transform, x: Transform) -> tuple[tuple[tuple[int, ...], ...], int, int]:

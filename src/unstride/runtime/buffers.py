@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unstride.errors import AttributeValueError, DTypeError, ShapeError, SizeLimitError
-from unstride.problem import DTYPE_BYTES
 from unstride.runtime.dlpack import advice, view_of_dlpack
 
 __all__ = [
@@ -153,7 +152,7 @@ def size_error(error: MemoryError, field: str, shape: Sequence[int]) -> SizeLimi
 
 
 def allocated(shape: tuple[int, ...], dtype: str) -> Array:
-    """A new array, or a SizeLimitError. A large one starts on a cache line: stores that straddle two cost 7 % (measured)."""
+    """A new array, or a SizeLimitError. A large one starts on a cache line: stores that straddle two cost 7 %."""
     kind = numpy_dtype(dtype)
     size = math.prod(shape) * kind.itemsize
     try:

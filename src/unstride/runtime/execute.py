@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from unstride.errors import DTypeError, RuleWarning, ShapeError
+from unstride.plan.winograd import WinogradPlan
 from unstride.problem import Problem, Structure
 from unstride.runtime import buffers, pool
 from unstride.runtime.machine import host
@@ -56,6 +57,7 @@ class LayerInfo:
     tile: tuple[int, int]  # rows and columns of the register block
     phases: int
     packed_bytes: int
+    error_bound: str  # with g(k) = k*u / (1 - k*u), u = 2**-24 (f64: 2**-53), n products per result element
 
 
 class Layer:
@@ -97,6 +99,7 @@ class Layer:
             tile=(plan.tile.rows, plan.tile.columns),
             phases=plan.phase_count,
             packed_bytes=self._weights.packed_bytes,
+            error_bound=_error_bound(chosen),
         )
 
     def __call__(self, data: Any, output_shape: Any = None, out: Any = None) -> Any:
@@ -166,6 +169,12 @@ class _Known:
     warning: str | None
     shape: tuple[int, ...]
     steps: dict[int, Step] = field(default_factory=dict)
+
+
+def _error_bound(plan: Any) -> str:
+    if isinstance(plan, WinogradPlan):
+        return f"|y - exact| <= {plan.growth:g} * g(n + 8) * max|x| * sum|w| + rounding of the result"
+    return "|y - exact| <= g(n + 1) * sum|x||w| + rounding of the result"
 
 
 def _packed(
