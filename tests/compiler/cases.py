@@ -12,7 +12,7 @@ from random import Random
 
 from unstride.problem import DATA_LAYOUTS, DTYPE_BYTES, FILTER_LAYOUTS, Problem
 
-__all__ = ["Case", "draw"]
+__all__ = ["WINOGRAD", "Case", "draw"]
 
 SLOPE = 0.25  # a power of two: leaky_relu stays exact on integers
 MAX_ELEMENTS = 60_000
@@ -68,19 +68,25 @@ _DEEP = _Style((1, 2), (1, 1, 2), (1, 2, 3), (1, 2, 3), (1, 2), "deep")
 _PLANES = _Style((2, 2, 3), (1, 2), (3, 7, 14, 20, 31), (1, 2, 3, 4), (1, 2, 2), "middle")
 _STYLES = (_CORNERS, _CORNERS, _CORNERS, _TILES, _TILES, _LINES, _DEEP, _PLANES)
 # Dense kernels of at most three taps per phase, with channels enough to transform them.
-_WINOGRAD = _Style((1, 2, 2, 2, 3), (1, 1, 2), (2, 6, 9, 12), (), (1, 1, 2), "many", (1,), 12)
+WINOGRAD = _Style((1, 2, 2, 2, 3), (1, 1, 2), (2, 6, 9, 12), (), (1, 1, 2), "many", (1,), 12)
 _WINOGRAD_SHARE = 0.12
 # Now and then a layer that fills the real caches, so that strips, images and panels split as they do for users.
 _LAYERS = _Style((1, 2, 2, 3), (1, 1, 3), (9, 16, 28, 56, 90, 2000), (2, 3, 3, 4), (1, 2, 2), "layer", room=30)
 _LAYER_SHARE = 0.004
 
 
-def draw(rng: Random, *, activations: tuple[str, ...] = EXACT_ACTIVATIONS, few_kernels: bool = False) -> Case:
+def draw(
+    rng: Random,
+    *,
+    activations: tuple[str, ...] = EXACT_ACTIVATIONS,
+    few_kernels: bool = False,
+    style: _Style | None = None,
+) -> Case:
     """Any case of the lattice that is small enough to check.
 
     `few_kernels` ties the activation to element type and layout, so that a short run need not compile every family.
     """
-    style = _style(rng)
+    style = style or _style(rng)
     while True:
         problem = _problem(rng, style)
         elements = max(prod(shape) for shape in (problem.data_shape, problem.filter_shape, problem.result_shape))
@@ -99,7 +105,7 @@ def _style(rng: Random) -> _Style:
     share = rng.random()
     if share < _LAYER_SHARE:
         return _LAYERS
-    return _WINOGRAD if share < _LAYER_SHARE + _WINOGRAD_SHARE else rng.choice(_STYLES)
+    return WINOGRAD if share < _LAYER_SHARE + _WINOGRAD_SHARE else rng.choice(_STYLES)
 
 
 def _problem(rng: Random, style: _Style) -> Problem:
@@ -108,7 +114,7 @@ def _problem(rng: Random, style: _Style) -> Problem:
     x, kernel, stride, dilation, begin, y = (tuple(column) for column in zip(*axes, strict=True))
     dtype = rng.choice(("f32", "f32", "f16", "bf16", "f64"))
     direction = rng.choice(("scatter", "gather"))
-    if style is _WINOGRAD and max(stride) > 1:
+    if style is WINOGRAD and max(stride) > 1:
         direction = "scatter"
     head = (direction, dtype, rng.choice(DATA_LAYOUTS), rng.choice(FILTER_LAYOUTS))
     channels = _channels(rng, style.channels)

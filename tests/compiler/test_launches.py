@@ -26,6 +26,8 @@ def test_a_planted_error_is_caught(plant: str) -> None:
 def test_non_finite_results_are_the_receptive_set(seed: int) -> None:
     for case in nonfinite.problems(12, seed, few_kernels=True):
         assert [line for _, line in nonfinite.failures(case) if line] == []
+    for case in nonfinite.transformed(3, seed):
+        assert [line for _, line in nonfinite.failures(case, 6) if line] == []
 
 
 def test_one_digest_over_threads_and_splits() -> None:
