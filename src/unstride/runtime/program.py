@@ -18,10 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unstride.codegen.across import AcrossFamily
-from unstride.codegen.direct import DirectFamily
+from unstride.codegen.family import family_of
 from unstride.codegen.numbers import Numbers
-from unstride.codegen.winograd import WinogradFamily
 from unstride.errors import SizeLimitError
 from unstride.plan.across import AcrossPlan
 from unstride.plan.choose import Plan, launches_of, special_plan
@@ -74,7 +72,7 @@ class Kernel:
     def __init__(self, plan: Plan, activation: str) -> None:
         self.plan = plan
         base = self.base = plan if isinstance(plan, DirectPlan) else plan.direct
-        self.family = _family(plan, activation)
+        self.family = family_of(plan, activation)
         inner = plan.inner_taps if isinstance(plan, AcrossPlan) else base.inner_taps
         self._tables, self._starts = _plan_tables(base, plan.panels, inner)
 
@@ -85,8 +83,7 @@ class Kernel:
         return engine.kernel_library(self.family.key, self._build, self.base.isa, symbols)
 
     def _build(self) -> str:
-        text: str = self.family.build(Numbers(self.base.structure.dtype, self.base.isa))
-        return text
+        return self.family.build(Numbers(self.base.structure.dtype, self.base.isa))
 
     @cached_property
     def packer(self) -> Packer:
@@ -127,14 +124,6 @@ class Kernel:
             fields[name] = start
         used = max(1, min(launch.threads, launch.tasks))
         return Step(self, launch, struct.pack(f"{len(fields)}q", *fields), sizes, used, short, then)
-
-
-def _family(plan: Plan, activation: str) -> Any:
-    if isinstance(plan, WinogradPlan):
-        return WinogradFamily.of(plan, activation)
-    if isinstance(plan, AcrossPlan):
-        return AcrossFamily.of(plan, activation)
-    return DirectFamily.of(plan, activation)
 
 
 class Program:
