@@ -189,3 +189,14 @@ def test_bias_gradient_and_the_callers_buffer() -> None:
     for out in (np.full((8, 4, 3), np.nan, np.float32), np.full((8, 4, 3, 2), np.nan, np.float32)[..., 1]):
         assert op(data, delta, [8, 4, 3], out=out) is out
         assert np.array_equal(out, expected)
+
+
+def test_explain_names_the_window_and_the_cut() -> None:
+    op = onednn.ConvTransposeBackpropFilters([2, 2], [1, 1], [1, 1], [1, 1], data_format="NCX", filter_format="IOX")
+    lines = op.explain((1, 20, 5, 5), (1, 10, 9, 9), (20, 10, 3, 3)).splitlines()
+    assert lines[0] == (
+        "oneDNN Graph ConvTransposeBackpropFilters-1: input [1, 20, 5, 5], delta [1, 10, 9, 9] -> "
+        "filter [20, 10, 3, 3], f32"
+    )
+    assert lines[2] == "axis 0   begin 1, forward result 9; begin = pb; Y = full - pb - pe + op"
+    assert [line.split()[0] for line in lines[4:]] == ["plan", "scratch"]

@@ -102,6 +102,30 @@ class _FilterGradient:
         self.resolve(input_shape, output_delta_shape, filter_shape)
         return self._filter_shape(filter_shape)
 
+    def explain(
+        self,
+        input_shape: Sequence[int],
+        output_delta_shape: Sequence[int],
+        filter_shape: Sequence[int] | None = None,
+        dtype: str = "f32",
+    ) -> str:
+        """The windows of the forward operator, the rules that gave them, and how the sums are cut on this machine."""
+        from unstride.plan.gradient import plan_gradient
+        from unstride.runtime.machine import host
+
+        resolution = self.resolve(input_shape, output_delta_shape, filter_shape, dtype)
+        plan = plan_gradient(resolution.problem, host())
+        shapes = f"input {list(input_shape)}, delta {list(output_delta_shape)}"
+        lines = [f"{self.document}: {shapes} -> filter {list(self._filter_shape(filter_shape))}, {dtype}"]
+        lines.append(f"problem  {resolution.problem}")
+        for index, window in enumerate(resolution.windows):
+            lines.append(f"axis {index}   begin {window.begin}, forward result {window.size}; {window.rule.formula}")
+        side = "one channel per group" if plan.depthwise else f"channels of the {plan.vectors_over} side"
+        tile = f"{plan.tile.height} rows x {plan.tile.columns} columns"
+        lines.append(f"plan     vectors along {side}, tiles of up to {tile}, {plan.tasks} tasks")
+        lines.append(f"scratch  {plan.slot_bytes:,} bytes a thread, {plan.partial_bytes:,} for partial sums")
+        return "\n".join(lines)
+
     def _filter_shape(self, given: Sequence[int] | None) -> tuple[int, ...]:
         value = self.filter_shape if given is None else given
         if value is None:
