@@ -79,8 +79,8 @@ class Box:
         self.row_pitch = self.columns * self.pixel_pitch
         self.plane_pitch = self.rows * self.row_pitch
         self.image_pitch = self.get(Job.PLANE_COUNT) * self.plane_pitch
-        self.out_columns = (self.x1 - self.x0) * self.get(Job.RESULT_X_STEP)
-        self.out_rows = (self.v1 - self.v0) * self.get(Job.RESULT_V_STEP)
+        self.out_columns = (self.x1 - self.x0 - 1) * self.get(Job.RESULT_X_STEP) + self.get(Job.RESULT_X_REACH)
+        self.out_rows = (self.v1 - self.v0 - 1) * self.get(Job.RESULT_V_STEP) + self.get(Job.RESULT_V_REACH)
 
     # -- filling the strip
 

@@ -15,6 +15,7 @@ from unstride.plan.direct import DirectPlan, PanelSource, plan_direct
 from unstride.plan.job import Panel
 from unstride.plan.machine import ISA
 from unstride.plan.phases import AxisPhases, Phase, Tap
+from unstride.plan.tables import Interned
 from unstride.problem import Structure
 
 __all__ = ["AcrossPlan", "plan_across", "row_counts", "vector_count"]
@@ -85,7 +86,7 @@ class _Builder:
         panels: list[tuple[int, ...]] = []
         sources: list[PanelSource] = []
         ends: list[int] = []
-        inner: dict[tuple[tuple[int, int], ...], int] = {}
+        inner: Interned[tuple[int, int]] = Interned()
         bias_rows: list[int] = []
         weights = 0
         outer_lists = list(product(*(axis.phases for axis in self.direct.axes[:-2])))
@@ -108,7 +109,7 @@ class _Builder:
                         fields.update(
                             {
                                 Panel.WEIGHTS: weights,
-                                Panel.INNER_FIRST: inner.setdefault(inner_key, sum(map(len, inner))),
+                                Panel.INNER_FIRST: inner.place(inner_key),
                                 Panel.INNER_COUNT: len(inner_key),
                                 Panel.OUTER_FIRST: _find(self.direct.outer_taps, outer_key),
                                 Panel.OUTER_COUNT: len(outer_key),
@@ -136,7 +137,7 @@ class _Builder:
             self.direct,
             tuple(panels),
             tuple(sources),
-            tuple(tap for key in inner for tap in key),
+            tuple(inner.values),
             tuple(ends),
             self.result * self.x.result_step * max(len(v) for _, v in self.v_classes),
             weights,

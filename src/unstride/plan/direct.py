@@ -15,6 +15,7 @@ from math import prod
 from unstride.plan.job import Panel
 from unstride.plan.machine import ISA
 from unstride.plan.phases import AxisPhases, Phase, Tap, phases_of
+from unstride.plan.tables import Interned
 from unstride.problem import Structure
 
 __all__ = ["ColumnClass", "DirectPlan", "PanelSource", "Tile", "plan_direct"]
@@ -158,8 +159,8 @@ class _Builder:
         panels: list[tuple[int, ...]] = []
         sources: list[PanelSource] = []
         flush_ends: list[int] = []
-        inner: dict[tuple[tuple[int, int], ...], int] = {}
-        outer: dict[tuple[int, ...], int] = {}
+        inner: Interned[tuple[int, int]] = Interned()
+        outer: Interned[int] = Interned()
         x_ranges: dict[tuple[int, int, int], int] = {}
         weights = bias = 0
         x_first = self.axes[-1].first
@@ -189,9 +190,9 @@ class _Builder:
                             x_key = (class_index, start, columns) if self.merged else (class_index, 0, 1)
                             fields = {
                                 Panel.WEIGHTS: weights,
-                                Panel.INNER_FIRST: inner.setdefault(inner_key, sum(map(len, inner))),
+                                Panel.INNER_FIRST: inner.place(inner_key),
                                 Panel.INNER_COUNT: len(inner_key),
-                                Panel.OUTER_FIRST: outer.setdefault(outer_key, sum(map(len, outer))),
+                                Panel.OUTER_FIRST: outer.place(outer_key),
                                 Panel.OUTER_COUNT: len(outer_key),
                                 Panel.RUN: run,
                                 Panel.CHANNEL: start if self.depthwise else group * self.reduce,
@@ -235,8 +236,8 @@ class _Builder:
             sources=tuple(sources),
             panels=tuple(panels),
             flush_ends=tuple(flush_ends),
-            inner_taps=tuple(tap for key in inner for tap in key),
-            outer_taps=tuple(plane for key in outer for plane in key),
+            inner_taps=tuple(inner.values),
+            outer_taps=tuple(outer.values),
             planes=planes,
             outer_phases=tuple(tuple(phase.r for phase in phases) for phases in outer_phases),
             x_ranges=tuple(x_ranges),
@@ -303,10 +304,14 @@ def _split(columns: int, tile: Tile) -> list[tuple[int, int]]:
 
 
 def _tile(isa: ISA, lanes: int, depthwise: bool) -> Tile:
-    """The largest tile that leaves registers for one row of weights and a broadcast (measured: no spills)."""
+    """The largest tile whose inner loop does not spill.
+
+    Beside the sums it needs a row of weights and a broadcast. Where a product cannot be fused with its sum (SSE2) it needs
+    a register too, and on ARM the two steps of a turn overlap.
+    """
     if depthwise:
         return Tile(6 if isa.registers == 16 else 8, 2, lanes)
-    rows = {16: 6, 32: 14}[isa.registers]
+    rows = {"sse2": 5, "avx2": 6, "neon": 12, "avx512": 14}[isa.name]
     return Tile(rows, 2, lanes)
 
 

@@ -82,6 +82,8 @@ class Job(_Field):
     # the result side
     RESULT_V_STEP = auto()
     RESULT_X_STEP = auto()
+    RESULT_V_REACH = auto()  # result rows, from a position's first on, that its phases can touch
+    RESULT_X_REACH = auto()
     RESULT_V_BEGIN = auto()
     RESULT_X_BEGIN = auto()
     RESULT_V_SIZE = auto()

@@ -379,7 +379,8 @@ class _Builder:
         if not self.plan.through_strip:
             return 0
         width = max(p[Panel.GROUP_WIDTH] for p in self.plan.panels)
-        pixels = images * v * self.v.phases.result_step * x * self.x.phases.result_step
+        rows = (v - 1) * self.v.phases.result_step + self.v.phases.reach
+        pixels = images * rows * ((x - 1) * self.x.phases.result_step + self.x.phases.reach)
         return (pixels * width + 2 * self.plan.tile.columns) * self.compute_bytes
 
     def _footprint(self, images: int, v: int, x: int) -> int:
@@ -476,6 +477,8 @@ class _Builder:
         return {
             Job.RESULT_V_STEP: self.v.phases.result_step,
             Job.RESULT_X_STEP: self.x.phases.result_step,
+            Job.RESULT_V_REACH: self.v.phases.reach,
+            Job.RESULT_X_REACH: self.x.phases.reach,
             Job.RESULT_V_BEGIN: self.v.begin,
             Job.RESULT_X_BEGIN: self.x.begin,
             Job.RESULT_V_SIZE: self.v.result_size,

@@ -53,6 +53,11 @@ class AxisPhases:
         return max(phase.taps[-1].a for phase in self.phases) - self.first + 1
 
     @property
+    def reach(self) -> int:
+        """How many result elements, from a position's first on, its phases can touch."""
+        return self.phases[-1].r + 1
+
+    @property
     def complete(self) -> bool:
         """Whether every residue has taps, so that no result element is only bias."""
         return len(self.phases) == self.result_step

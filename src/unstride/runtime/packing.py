@@ -17,6 +17,7 @@ from unstride.errors import SizeLimitError
 from unstride.plan.direct import PanelSource
 from unstride.plan.job import Pack, PackPanel
 from unstride.plan.machine import ISA
+from unstride.plan.tables import Interned
 from unstride.problem import Structure
 from unstride.runtime import buffers, engine, pool
 
@@ -58,8 +59,8 @@ class Packer:
         column_stride = strides["G"] if channels_as_columns else strides["O" if scatter else "I"]
         kernel_strides = strides["X"]
         v_stride = kernel_strides[-2] if structure.rank > 1 else 0
-        steps = _Interned()
-        columns = _Interned()
+        steps: Interned[int] = Interned()
+        columns: Interned[int] = Interned()
         table: list[int] = []
         for panel in panels:
             source = panel.source
@@ -110,20 +111,6 @@ def _with_missing(steps: tuple[int, ...], short: tuple[int, int], taps: tuple[in
             start = first + row * columns
             result += [-1] * short[1] + list(steps[start : start + columns])
     return tuple(result)
-
-
-class _Interned:
-    """Runs of integers laid end to end, equal runs only once."""
-
-    def __init__(self) -> None:
-        self.values: list[int] = []
-        self._known: dict[tuple[int, ...], int] = {}
-
-    def place(self, run: tuple[int, ...]) -> int:
-        if run not in self._known:
-            self._known[run] = len(self.values)
-            self.values += run
-        return self._known[run]
 
 
 def aligned_empty(count: int, dtype: Any) -> NDArray[Any]:
