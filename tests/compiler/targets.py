@@ -15,13 +15,22 @@ from dataclasses import dataclass
 from itertools import product
 
 from unstride.codegen.activation import ACTIVATIONS
-from unstride.codegen.direct import DirectFamily
+from unstride.codegen.family import family_of
 from unstride.codegen.numbers import Numbers
-from unstride.plan.direct import plan_direct
+from unstride.plan.choose import Plan, special_plan
+from unstride.plan.direct import DirectPlan, plan_direct
 from unstride.plan.machine import ISA, ISAS
 from unstride.problem import DATA_LAYOUTS, DTYPE_BYTES, Structure
 from unstride.runtime import elf, engine
 
+# groups, ci, co and kernel of a structure (stride 2) that takes each road
+KINDS = {
+    "dense": (1, 64, 64, 3),
+    "depthwise": (64, 1, 1, 3),
+    "across": (1, 16, 2, 4),
+    "winograd": (1, 64, 64, 4),
+    "fast": (1, 64, 64, 5),
+}
 _MULTIPLY_ADD = re.compile(r"^\s+(vfmadd\w+|fmla|mulps|mulpd)\s", re.MULTILINE)
 # A vector register in an instruction that also names the stack pointer: x86 in AT&T syntax, then ARM.
 _VECTOR_ON_STACK = re.compile(r"^.*%[xyz]mm.*\(%rsp.*$|^.*\(%rsp.*%[xyz]mm.*$|^.*\bq\d+.*\[sp.*$", re.MULTILINE)
@@ -34,38 +43,45 @@ class Target:
     isa: ISA
     dtype: str
     layout: str
-    depthwise: bool
+    kind: str
     activation: str
 
     def __str__(self) -> str:
-        kind = "depthwise" if self.depthwise else "dense"
-        return f"{self.isa.name}-{self.dtype}-{self.layout}-{kind}-{self.activation}"
+        return f"{self.isa.name}-{self.dtype}-{self.layout}-{self.kind}-{self.activation}"
 
     @property
-    def structure(self) -> Structure:
-        groups, channels = (64, 1) if self.depthwise else (1, 64)
-        head = ("scatter", self.dtype, self.layout, "GIOX", groups, channels, channels)
-        return Structure(*head, (3, 3), (2, 2), (1, 1))
+    def exists(self) -> bool:
+        """Vectors run across x in NCX only, and nothing is transformed in f64."""
+        refused = {"across": self.layout == "NXC", "winograd": self.dtype == "f64", "fast": self.dtype == "f64"}
+        return not refused.get(self.kind, False)
+
+    @property
+    def plan(self) -> Plan:
+        groups, ci, co, kernel = KINDS[self.kind]
+        head = ("scatter", self.dtype, self.layout, "GIOX", groups, ci, co)
+        structure = Structure(*head, (kernel, kernel), (2, 2), (1, 1))
+        accuracy = {"winograd": "standard", "fast": "fast"}.get(self.kind, "strict")
+        special = special_plan(structure, self.isa, accuracy) if self.kind in ("across", "winograd", "fast") else None
+        return special or plan_direct(structure, self.isa)
 
     def ir(self) -> str:
-        family = DirectFamily.of(plan_direct(self.structure, self.isa), self.activation)
-        return family.build(Numbers(self.dtype, self.isa))
+        return family_of(self.plan, self.activation).build(Numbers(self.dtype, self.isa))
 
 
 def every_target() -> list[Target]:
-    choices = (ISAS.values(), DTYPE_BYTES, DATA_LAYOUTS, (False, True), ACTIVATIONS)
-    return [Target(*choice) for choice in product(*choices)]
+    choices = (ISAS.values(), DTYPE_BYTES, DATA_LAYOUTS, KINDS, ACTIVATIONS)
+    return [target for choice in product(*choices) if (target := Target(*choice)).exists]
 
 
 def a_few_targets() -> list[Target]:
-    """Every pair of (ISA, dtype), (ISA, layout and kind) and (ISA, activation) at least once."""
-    kinds = list(product(DATA_LAYOUTS, (False, True)))
-    return [
-        Target(isa, dtype, *kinds[(i + j) % 4], ACTIVATIONS[(i + j + shift) % 5])
-        for shift, isa in enumerate(ISAS.values())
-        for i, dtype in enumerate(DTYPE_BYTES)
-        for j in range(2)
-    ]
+    """Every ISA with every type, kind, layout and activation at least once, in few combinations."""
+    chosen = []
+    for shift, isa in enumerate(ISAS.values()):
+        for i, kind in enumerate(KINDS):
+            for j in range(2):
+                dtype, activation = list(DTYPE_BYTES)[(i + 2 * j + shift) % 4], ACTIVATIONS[(i + 3 * j + shift) % 5]
+                chosen.append(Target(isa, dtype, DATA_LAYOUTS[(i + j) % 2], kind, activation))
+    return [target for target in chosen if target.exists]
 
 
 def undefined(target: Target) -> frozenset[str]:
@@ -75,7 +91,8 @@ def undefined(target: Target) -> frozenset[str]:
 
 def spills(target: Target) -> tuple[int, list[str]]:
     """Multiply-adds in the hottest block of the widest tile, and the vector moves to and from the stack in it."""
-    tile = plan_direct(target.structure, target.isa).tile
+    assert isinstance(target.plan, DirectPlan)
+    tile = target.plan.tile
     text = engine.assembly(target.ir(), target.isa)
     function = re.search(rf"^tile_{tile.rows}x{tile.vectors}:\n(.*?)^\.Lfunc_end", text, re.DOTALL | re.MULTILINE)
     if function is None:
@@ -89,7 +106,7 @@ def faults(targets: list[Target]) -> Iterator[str]:
     for target in targets:
         if strangers := undefined(target):
             yield f"{target} needs {', '.join(sorted(strangers))}"
-        if target.activation == "none":
+        if target.activation == "none" and isinstance(target.plan, DirectPlan):
             _, moves = spills(target)
             if moves:
                 yield f"{target} spills: {moves[0].strip()} and {len(moves) - 1} more"

@@ -18,13 +18,12 @@ from pathlib import Path
 
 from llvmlite import ir
 
-from unstride.codegen.direct import DirectFamily
+from unstride.codegen.family import Family, family_of
 from unstride.codegen.numbers import Numbers
 from unstride.codegen.pack import emit_pack
 from unstride.codegen.strips import emit_copy, emit_zero
 from unstride.explain.plan import dump
-from unstride.plan.direct import plan_direct
-from unstride.plan.launch import plan_launch
+from unstride.plan.choose import choose
 from unstride.plan.machine import AVX2, ISAS, Machine
 from unstride.problem import Problem
 
@@ -37,20 +36,21 @@ class Golden:
     machine: Machine
     threads: int
     activation: str
+    accuracy: str
     problem: Problem
 
     @classmethod
     def parse(cls, line: str) -> Golden:
         name, _, rest = line.partition(":")
-        isa, threads, activation, problem = rest.split(maxsplit=3)
-        return cls(name, Machine(ISAS[isa], int(threads)), int(threads), activation, Problem.parse(problem))
+        isa, threads, activation, accuracy, problem = rest.split(maxsplit=4)
+        return cls(name, Machine(ISAS[isa], int(threads)), int(threads), activation, accuracy, Problem.parse(problem))
 
     def plan_text(self) -> str:
-        plan = plan_direct(self.problem.structure, self.machine.isa)
-        return dump(plan, plan_launch(plan, self.problem, self.machine, self.threads)) + "\n"
+        return dump(*choose(self.problem, self.machine, self.threads, self.accuracy)) + "\n"
 
-    def family(self) -> tuple[str, DirectFamily, Numbers]:
-        family = DirectFamily.of(plan_direct(self.problem.structure, self.machine.isa), self.activation)
+    def family(self) -> tuple[str, Family, Numbers]:
+        plan, _ = choose(self.problem, self.machine, self.threads, self.accuracy)
+        family = family_of(plan, self.activation)
         return f"{self.machine.isa.name} {family.key}", family, Numbers(self.problem.dtype, self.machine.isa)
 
 

@@ -10,11 +10,14 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from math import prod
 
-from unstride.plan.direct import DirectPlan, plan_direct
+from unstride.plan.across import AcrossPlan
+from unstride.plan.choose import Plan, choose
+from unstride.plan.direct import DirectPlan, PanelSource
 from unstride.plan.job import Job, Panel
-from unstride.plan.launch import Launch, plan_launch
+from unstride.plan.launch import Launch
 from unstride.plan.machine import Machine
 from unstride.plan.phases import AxisPhases
+from unstride.plan.winograd import WinogradPlan
 from unstride.problem import Problem, Structure
 
 __all__ = ["Peak", "assumed_peak", "dump", "explain_plan"]
@@ -44,10 +47,12 @@ def assumed_peak(machine: Machine, dtype: str, threads: int) -> Peak:
     return Peak(cores * 4 * lanes * _ASSUMED_HERTZ, cores * _ASSUMED_BYTES_PER_SECOND, source)
 
 
-def explain_plan(problem: Problem, machine: Machine, threads: int, peak: Peak | None = None) -> str:
+def explain_plan(
+    problem: Problem, machine: Machine, threads: int, peak: Peak | None = None, accuracy: str = "standard"
+) -> str:
     """Algorithm and its reason, phases, tile, panels, work split, scratch, and the time no direct method can beat.
 
-    >>> from unstride.plan.machine import AVX2, Machine
+    >>> from unstride.plan.machine import AVX2
     >>> p = Problem.parse("scatter f32 NXC GIOX n1 g1 i64 o64 x56 k4 s2 d1 b1 y112")
     >>> print(explain_plan(p, Machine(AVX2, 2), 2).splitlines()[1])
              tile 6 rows x 16 columns (2 vectors of 8), accumulated in f32
@@ -55,27 +60,61 @@ def explain_plan(problem: Problem, machine: Machine, threads: int, peak: Peak | 
     peak = peak or assumed_peak(machine, problem.dtype, threads)
     if not _plannable(problem.structure):
         return f"plan     not shown: more than {_MOST_STEPS:,} kernel elements\n{_roofline(problem, peak)}"
-    plan = plan_direct(problem.structure, machine.isa)
-    launch = plan_launch(plan, problem, machine, threads)
-    tile, computed = plan.tile, "f64" if problem.dtype == "f64" else "f32"
-    vectors = f"{tile.vectors} vectors of {tile.lanes}"
+    plan, launches = choose(problem, machine, threads, accuracy)
+    size = 8 if problem.dtype == "f64" else 4
     lines = [
         f"plan     {plan.algorithm} on {machine.isa.name}: {plan.reason}",
-        f"         tile {tile.rows} rows x {tile.columns} columns ({vectors}), accumulated in {computed}",
-        *(f"         {line}" for line in _axes(plan)),
-        f"panels   {_count(len(plan.panels), 'panel')}, {plan.packed_elements * _compute_bytes(plan):,} bytes packed",
-        *_work(plan, launch),
-        _roofline(problem, peak),
+        f"         {_tile(plan)}, accumulated in f{8 * size}",
+        *(f"         {line}" for line in _axes(_base(plan))),
+        f"panels   {_count(len(plan.panels), 'panel')}, {plan.packed_elements * size:,} bytes packed",
+        *_work(launches),
+        _roofline(problem, peak) + ("; Winograd may beat it" if isinstance(plan, WinogradPlan) else ""),
     ]
     return "\n".join(lines)
 
 
-def dump(plan: DirectPlan, launch: Launch | None = None) -> str:
+def _base(plan: Plan) -> DirectPlan:
+    return plan if isinstance(plan, DirectPlan) else plan.direct
+
+
+def _tile(plan: Plan) -> str:
+    tile = _base(plan).tile
+    if isinstance(plan, AcrossPlan):
+        return f"lines of {tile.lanes} positions, {plan.rows_per_group} rows of phases and channels in a group"
+    text = f"tile {tile.rows} rows x {tile.columns} columns ({tile.vectors} vectors of {tile.lanes})"
+    if isinstance(plan, WinogradPlan):
+        return f"{plan.points} products of {text}, errors up to {plan.growth:.3g} times a direct sum's"
+    return text
+
+
+def dump(plan: Plan, launches: Iterable[Launch] = ()) -> str:
     """Everything that generated code will read, as text: long tables by their first entries and a digest of all."""
+    base = _base(plan)
+    lines = _direct_lines(base)
+    if plan is not base:
+        lines += [f"special {plan.algorithm}: {plan.reason}", f"packed {plan.packed_elements}", *_special_lines(plan)]
+    for launch in launches:
+        lines += _launch_lines(launch)
+    return "\n".join(lines)
+
+
+def _special_lines(plan: Plan) -> list[str]:
+    if isinstance(plan, AcrossPlan):
+        ends, rows, inner = _table(plan.group_ends), _table(plan.bias_rows), _table(plan.inner_taps)
+        lines = [f"rows {plan.rows_per_group} group_ends {ends} bias_rows {rows} inner {inner}"]
+        return lines + _panel_lines(plan.panels, plan.sources)
+    if isinstance(plan, WinogradPlan):
+        matrices = [getattr(axis, name) for axis in (plan.v, plan.x) for name in ("source", "kernel", "result")]
+        lines = [f"points {plan.points} growth {plan.growth:.6g} matrices {_digest(matrices)}"]
+        return lines + _panel_lines(plan.panels, plan.direct.sources)
+    return []
+
+
+def _direct_lines(plan: DirectPlan) -> list[str]:
     s, tile = plan.structure, plan.tile
     sizes = ["x".join(map(str, values)) for values in (s.kernel, s.stride, s.dilation)]
     head = f"{s.direction} {s.dtype} {s.data_layout} {s.filter_layout} g{s.groups} i{s.ci} o{s.co}"
-    lines = [
+    return [
         f"structure {head} k{sizes[0]} s{sizes[1]} d{sizes[2]}",
         f"plan {plan.algorithm} {plan.isa.name}: {plan.reason}",
         f"tile {tile.rows} x {tile.vectors} x {tile.lanes}",
@@ -86,9 +125,8 @@ def dump(plan: DirectPlan, launch: Launch | None = None) -> str:
         f"inner {_table(plan.inner_taps)}",
         f"outer {_table(plan.outer_taps)} planes {_table(plan.planes)} phases {_table(plan.outer_phases)}",
         f"x_ranges {_table(plan.x_ranges)} v_phases {_table(plan.v_phases)}",
-        *_panel_lines(plan),
+        *_panel_lines(plan.panels, plan.sources),
     ]
-    return "\n".join(lines + ([] if launch is None else _launch_lines(launch)))
 
 
 def _plannable(structure: Structure) -> bool:
@@ -111,7 +149,8 @@ def _axis(axis: AxisPhases, most_phases: int, most_taps: int) -> str:
     return f"{steps}; phases {'; '.join(shown)}{more}"
 
 
-def _work(plan: DirectPlan, launch: Launch) -> list[str]:
+def _work(launches: tuple[Launch, ...]) -> list[str]:
+    launch = launches[0]
     get = launch.fields.__getitem__
     units = launch.tasks // max(1, get(Job.P_BLOCKS))
     box = f"{_count(get(Job.IMAGES_PER_UNIT), 'image')} x {get(Job.V_UNIT)} rows x {get(Job.X_UNIT)} columns"
@@ -122,6 +161,8 @@ def _work(plan: DirectPlan, launch: Launch) -> list[str]:
         f"work     {cut} for {_count(threads, 'thread')}",
         f"scratch  {launch.scratch_per_slot:,} bytes a thread, {launch.scratch_per_slot * threads:,} in all",
     ]
+    if len(launches) > 1:
+        lines.append("         units that hold an infinity, or values of very different size, are left to direct")
     if launch.prefill:
         lines.append("         the result starts as bias: some of its elements are reached by no tap")
     return lines
@@ -140,11 +181,11 @@ def _time(seconds: float) -> str:
     return f"{1e3 * seconds:.3g} ms" if seconds >= 1e-4 else f"{1e6 * seconds:.3g} us"
 
 
-def _panel_lines(plan: DirectPlan) -> list[str]:
+def _panel_lines(panels: tuple[tuple[int, ...], ...], sources: tuple[PanelSource, ...]) -> list[str]:
     lines = ["panels " + " ".join(field.name.lower() for field in Panel)]
-    lines += [f"  {' '.join(map(str, panel))}" for panel in plan.panels[:_MOST_PANELS]]
-    packing = [(source.group, source.steps, source.columns) for source in plan.sources]
-    return [*lines, f"  {len(plan.panels)} in all, digest {_digest(plan.panels)}, packing {_digest(packing)}"]
+    lines += [f"  {' '.join(map(str, panel))}" for panel in panels[:_MOST_PANELS]]
+    packing = [(source.group, source.steps, source.columns) for source in sources]
+    return [*lines, f"  {len(panels)} in all, digest {_digest(panels)}, packing {_digest(packing)}"]
 
 
 def _launch_lines(launch: Launch) -> list[str]:
@@ -173,7 +214,3 @@ def _digest(value: object) -> str:
 
 def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
-
-
-def _compute_bytes(plan: DirectPlan) -> int:
-    return 8 if plan.structure.dtype == "f64" else 4
