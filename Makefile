@@ -4,13 +4,17 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test hard lint bench clean
 
 demo: $(VENV)/.demo
 	$(BIN)/unstride run --check
 
 test: $(VENV)/.test
 	$(BIN)/python -m pytest -n 2
+
+# Everything that could break it, counted; at most 30 minutes on two cores. Writes the score card of README.md.
+hard: $(VENV)/.hard
+	$(BIN)/python -m tests.hard
 
 lint: $(VENV)/.lint
 	$(BIN)/ruff check
@@ -35,6 +39,10 @@ $(VENV)/.demo: $(BIN)/python pyproject.toml
 
 $(VENV)/.test: $(BIN)/python pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable '.[cli,test]'
+	touch $@
+
+$(VENV)/.hard: $(BIN)/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable '.[cli,test,hard]'
 	touch $@
 
 $(VENV)/.lint: $(BIN)/python pyproject.toml
