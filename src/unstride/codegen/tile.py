@@ -48,6 +48,9 @@ class TileKind:
     stores_computed: bool  # results go to a strip in the computed type, to be rounded later
     most_rows: int
     most_vectors: int
+    regular: bool = (
+        False  # rows lie at even distances: SOURCES[0:2] is (first, bytes between), RESULTS[0] the first line
+    )
 
     @property
     def vectors(self) -> tuple[int, ...]:
@@ -115,7 +118,7 @@ class _Tile:
         taps = e.ptr(args.int(TileArgs.TAPS), I64)
         run = args.int(TileArgs.RUN)
         weights = e.ptr(args.int(TileArgs.WEIGHTS), self.numbers.computed)
-        sources = [e.ptr(args.int(TileArgs.SOURCES + m), self.numbers.computed) for m in range(self.rows)]
+        sources = [e.ptr(address, self.numbers.computed) for address in self._sources()]
         for tap, acc in e.fold(0, args.int(TileArgs.TAP_COUNT), 1, self.acc):
             shift, first = taps.int(tap * 2), taps.int(tap * 2 + 1)
             rows = [source + shift for source in sources]
@@ -132,6 +135,19 @@ class _Tile:
                         self._step(rows, panel, k + u, inner)
             for k, inner in e.fold(whole, run, 1, acc):
                 self._step(rows, panel, k, inner)
+
+    def _sources(self) -> list[Int]:
+        args = self.args
+        if self.kind.regular:
+            first, step = args.int(TileArgs.SOURCES), args.int(TileArgs.SOURCES + 1)
+            return [first + step * m for m in range(self.rows)]
+        return [args.int(TileArgs.SOURCES + m) for m in range(self.rows)]
+
+    def _result(self, m: int) -> Ptr:
+        if self.kind.regular:
+            first = self.e.ptr(self.args.int(TileArgs.RESULTS), self._stored())
+            return first + m * self.kind.most_vectors * self.lanes
+        return self.e.ptr(self.args.int(TileArgs.RESULTS + m), self._stored())
 
     def _step(self, rows: list[Ptr], panel: Ptr, k: Int, acc: list[Any]) -> None:
         """One k: a row of weights against one broadcast value per tile row."""
@@ -159,6 +175,11 @@ class _Tile:
     # -- bias, activation, store
 
     def _finish(self) -> None:
+        if self.kind.regular:  # raw products: no bias, no window
+            for m in range(self.rows):
+                for v in range(self.vectors):
+                    self._result(m).store(v * self.lanes, self.acc[m * self.vectors + v])
+            return
         e, args = self.e, self.args
         low, high = args.int(TileArgs.LOW), args.int(TileArgs.HIGH)
         bias_row = e.ptr(args.int(TileArgs.BIAS), self.numbers.computed)
@@ -172,7 +193,7 @@ class _Tile:
         with e.either(whole) as (then, otherwise):
             with then:
                 for m in range(self.rows):
-                    target = e.ptr(args.int(TileArgs.RESULTS + m), self._stored())
+                    target = self._result(m)
                     for v in range(self.vectors):
                         self._store(target, v, self._epilogue(self.acc[m * self.vectors + v], bias[v]))
             with otherwise:

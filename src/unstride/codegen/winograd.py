@@ -18,7 +18,7 @@ from llvmlite import ir
 
 from unstride.codegen.activation import activate
 from unstride.codegen.box import Box
-from unstride.codegen.direct import call_tile, tile_height
+from unstride.codegen.direct import call_tile
 from unstride.codegen.emit import F64, I64, PTR, Emitter, Int, Ptr, mangle, vector
 from unstride.codegen.numbers import Numbers, constant
 from unstride.codegen.tile import TileArgs, TileFamily, TileKind
@@ -56,7 +56,7 @@ class WinogradFamily:
         """The LLVM IR of the family: `run` and `pack`."""
         module = ir.Module(name=self.key)
         module.triple = numbers.isa.triple
-        plain = TileKind(False, "none", True, self.rows, self.vectors)
+        plain = TileKind(False, "none", True, self.rows, self.vectors, regular=True)
         TileFamily(module, numbers, plain).emit()
         _Driver(module, numbers, self).emit()
         emit_winograd_pack(module, numbers, self.v, self.x)
@@ -83,11 +83,8 @@ class _Driver(Box):
                 self._transform_strip()
                 self.tile_args = e.stack(I64, TileArgs.COUNT)
                 self.tile_args.store(TileArgs.TAPS, e.b.ptrtoint(self.taps.value, I64))
-                self.tile_args.store(TileArgs.LOW, e.int(0))
-                self.nothing = e.stack(self.typ, self.family.vectors).as_type(self.numbers.computed)
-                for i in range(self.family.vectors):
-                    self.nothing.store(i * self.numbers.lanes, constant(self.typ, 0.0))
-                self.tile_args.store(TileArgs.BIAS, e.b.ptrtoint(self.nothing.value, I64))
+                size = self.numbers.isa.vector_bytes // self.numbers.lanes
+                self.tile_args.store(TileArgs.SOURCES + 1, self.tile_pitch * size)
                 for panel in self.panels():
                     self._panel(panel)
         e.ret()
@@ -208,7 +205,6 @@ class _Driver(Box):
         e, size = self.e, self.numbers.isa.vector_bytes // self.numbers.lanes
         width = panel.int(Panel.VECTORS) * self.numbers.lanes
         self.tile_args.store(TileArgs.RUN, panel.int(Panel.RUN))
-        self.tile_args.store(TileArgs.HIGH, width)
         outer_count = panel.int(Panel.OUTER_COUNT)
         step = panel.int(Panel.RUN) * width
         weights = self.get(Job.WEIGHTS) + panel.int(Panel.WEIGHTS) * size
@@ -247,18 +243,13 @@ class _Driver(Box):
         return count.get()
 
     def _run_tiles(self, panel: Ptr, point: Int) -> None:
+        """Blocks of tiles as rows; the last block may run over into rows that hold nothing and are not used."""
         e, most = self.e, self.family.rows
-        size = self.numbers.isa.vector_bytes // self.numbers.lanes
-        source, by_source = _address(self.transformed), self.tile_pitch * size
-        vectors, last = panel.int(Panel.VECTORS), self.tiles - 1
+        vectors = panel.int(Panel.VECTORS)
         for first in e.range(0, self.tiles, most):
-            count = e.min(self.tiles - first, most)
-            result = _address(self._products_of(first) + point * self.block_width)
-            for m in e.range(tile_height(e, vectors, count, self.family.vectors)):
-                tile = e.min(first + m, last)
-                self.tile_args.store(m + TileArgs.SOURCES, source + tile * by_source)
-                self.tile_args.store(m + TileArgs.RESULTS, result + (tile - first) * (self.width * size))
-            call_tile(e, self.tile_args, vectors, count, self.family.vectors)
+            self.tile_args.store(TileArgs.SOURCES, _address(self.transformed + first * self.tile_pitch))
+            self.tile_args.store(TileArgs.RESULTS, _address(self._products_of(first) + point * self.block_width))
+            call_tile(e, self.tile_args, vectors, e.min(self.tiles - first, most), self.family.vectors)
 
     def _products_of(self, tile: Int) -> Ptr:
         """The products of a tile at the first point: [block of tiles][point][tile of the block][column].

@@ -197,7 +197,8 @@ class _Builder:
         out = base.fields[Job.OFFSET_TAPS] - base.fields[Job.OFFSET_OUT]
         taps = base.scratch_per_slot - base.fields[Job.OFFSET_TAPS]
         planes = len(plan.direct.planes)
-        transformed = _round(planes * plan.points * (tiles * row + lanes) * self.compute_bytes)
+        over = plan.direct.tile.rows * row  # the last block of tiles may read rows that hold nothing
+        transformed = _round((planes * plan.points * (tiles * row + lanes) + over) * self.compute_bytes)
         blocks = -(-tiles // plan.direct.tile.rows)
         products = _round(plan.points * blocks * plan.direct.tile.rows * vectors * lanes * self.compute_bytes)
         fields = list(base.fields)
