@@ -306,8 +306,8 @@ def _split(columns: int, tile: Tile) -> list[tuple[int, int]]:
 def _tile(isa: ISA, lanes: int, depthwise: bool) -> Tile:
     """The largest tile whose inner loop does not spill.
 
-    Beside the sums it needs a row of weights and a broadcast. Where a product cannot be fused with its sum (SSE2) it needs
-    a register too, and on ARM the two steps of a turn overlap.
+    Beside the sums it needs a row of weights and a broadcast. Where a product cannot be fused with its sum (SSE2) it
+    needs a register too, and on ARM the two steps of a turn overlap.
     """
     if depthwise:
         return Tile(6 if isa.registers == 16 else 8, 2, lanes)

@@ -131,8 +131,8 @@ def plan_winograd(structure: Structure, isa: ISA, *, fast: bool = False) -> Wino
     """The Winograd plan of a structure, or None where it cannot be used or would not pay.
 
     `fast` allows F(4, 3), whose error is a few times larger. The thresholds were measured: a gain of 1.25 in
-    multiplications, 16 channels in, and 64 columns cover the cost of the transforms; in 1D, where the gain is 1.5 at most,
-    128 channels.
+    multiplications, 16 channels in, and 64 columns cover the cost of the transforms; in 1D, where the gain is 1.5 at
+    most, 128 channels.
     """
     transforms = _transforms(structure, _FAST if fast else _STANDARD)
     if transforms is None:

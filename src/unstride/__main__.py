@@ -1,0 +1,5 @@
+"""`python -m unstride` is the command `unstride`."""
+
+from unstride.cli import main
+
+raise SystemExit(main())
