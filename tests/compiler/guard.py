@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -29,14 +30,16 @@ from tests.compiler import judge
 from tests.compiler.cases import Case
 from tests.compiler.lattice import cases
 from tests.compiler.walled import Wall
+from unstride.codegen.box import Box
 from unstride.codegen.numbers import Numbers
-from unstride.problem import Problem
+from unstride.plan.job import Job
+from unstride.problem import DTYPE_BYTES, Problem
 from unstride.runtime import packing, program
 from unstride.runtime.machine import host
 
 THREADS = (1, 2, 7)
 PLANTS = ("pack+1", "pack-1", "load+1", "load-1", "store+1", "store-1")
-_ROOM = 4 * 2**20
+_ROOM = 32 * 2**20
 _CHUNK = 500
 
 
@@ -45,7 +48,7 @@ class Room:
 
     def __init__(self) -> None:
         self.data, self.filter, self.bias, self.result = (Wall(_ROOM) for _ in range(4))
-        self.packed, self.scratch = Wall(16 * _ROOM), Wall(16 * _ROOM)
+        self.packed, self.scratch = cycle([Wall(8 * _ROOM) for _ in range(3)]), Wall(2 * _ROOM)
 
     @contextmanager
     def private_buffers(self) -> Iterator[None]:
@@ -53,7 +56,7 @@ class Room:
 
         def aligned_empty(count: int, dtype: Any) -> Any:
             size = np.dtype(dtype).itemsize
-            whole = self.packed.array((-(-count * size // 64) * 64 + 64,), np.uint8, at_end=True)
+            whole = next(self.packed).array((-(-count * size // 64) * 64 + 64,), np.uint8, at_end=True)
             return whole[: count * size + 64].view(dtype)
 
         def take_scratch(count: int) -> Any:
@@ -137,27 +140,46 @@ def _child(options: list[str], **environment: str) -> subprocess.CompletedProces
 
 @contextmanager
 def planted(plant: str, dtype: str) -> Iterator[None]:
-    """Kernels generated inside the block load from (or store to) user memory one element off."""
+    """Kernels generated inside the block read (or write) user memory one element off."""
     what, shift = plant[:-2], int(plant[-2:])
-    if what == "pack":
-        what = "load"
-    else:
-        packing._code(dtype, host().isa)  # the packer runs first: keep it right, to see whether the kernel is caught
-    right = getattr(Numbers, what)
-
-    def wrong(self: Numbers, memory: Any, offset: Any, *rest: Any) -> Any:
-        return right(self, memory + shift, offset, *rest)
-
-    with mock.patch.object(Numbers, what, wrong):
+    with _wrong_packer(shift) if what == "pack" else _wrong_kernel(what, shift):
+        if what != "pack":
+            packing._code(dtype, host().isa)  # right, since the kernel's own loads go through Box
         yield
 
 
+def _wrong_packer(shift: int) -> Any:
+    right = Numbers.load
+
+    def load(self: Numbers, memory: Any, *rest: Any) -> Any:
+        return right(self, memory + shift, *rest)
+
+    return mock.patch.object(Numbers, "load", load)
+
+
+def _wrong_kernel(what: str, shift: int) -> Any:
+    right, wrong_field = Box.get, {"load": Job.SOURCE, "store": Job.RESULT}[what]
+
+    def get(self: Box, field: Job) -> Any:
+        value = right(self, field)
+        return value + shift * DTYPE_BYTES[self.numbers.dtype] if field == wrong_field else value
+
+    return mock.patch.object(Box, "get", get)
+
+
+_PLANTED = (
+    "scatter f32 NXC GIOX n1 g1 i64 o64 x7x7 k1x1 s1x1 d1x1 b0x0 y7x7",
+    "scatter f32 NCX GIOX n2 g1 i24 o24 x5x6 k3x3 s2x2 d1x1 b0x0 y11x13",
+    "gather f64 NXC GIOX n1 g1 i20 o9 x8 k3 s1 d1 b0 y10",
+    "scatter f32 NXC GIOX n1 g40 i1 o1 x6x6 k2x2 s2x2 d1x1 b0x0 y12x12",
+    "scatter f16 NCX GIOX n1 g1 i8 o2 x40 k2 s2 d1 b0 y80",
+    "scatter f32 NXC GIOX n1 g1 i64 o64 x24x24 k3x3 s1x1 d1x1 b0x0 y26x26",
+)
+
+
 def planted_case(index: int) -> Case:
-    """Problems whose every element is read and written, so that an element off is outside on one side."""
-    direction, layout = ("scatter", "gather")[index & 1], ("NCX", "NXC")[index >> 1 & 1]
-    head = (direction, ("f32", "f64")[index >> 2 & 1], layout, "GIOX", 1 + index % 3, 1)
-    x, k = 4 + index % 7, 1 + index % 3
-    return Case(Problem(*head, 64, 64, (x, x), (k, k), (1, 1), (1, 1), (0, 0), (x + k - 1,) * 2), seed=index)
+    """Problems of every kernel family, each element read and written: an element off is outside on one side."""
+    return Case(Problem.parse(_PLANTED[index % len(_PLANTED)]), seed=2 + index)
 
 
 def caught(plant: str, index: int) -> bool:
@@ -192,10 +214,10 @@ def main() -> int:
         faults += 1
         print(f"  {line}", flush=True)
     runs = options.problems * 2 * len(THREADS)
-    missed = [f"{plant} {index}" for plant in PLANTS for index in range(5) if not caught(plant, index)]
+    missed = [f"{plant} {index}" for plant in PLANTS for index in range(len(_PLANTED)) if not caught(plant, index)]
     seconds = time.perf_counter() - start
     print(f"{options.problems} problems, {runs} runs between walls: {faults} faults, {seconds:.0f} s")
-    print(f"{5 * len(PLANTS)} planted errors: {len(missed)} missed {missed or ''}")
+    print(f"{len(_PLANTED) * len(PLANTS)} planted errors: {len(missed)} missed {missed or ''}")
     return 1 if faults or missed else 0
 
 

@@ -21,7 +21,7 @@ from unstride.reference import reference, rounded
 from unstride.runtime.machine import host
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(3))
 def test_integers_are_exact(seed: int) -> None:
     assert list(failures(500, 100 + seed, few_kernels=True)) == []
 
@@ -35,10 +35,10 @@ def test_real_numbers_stay_inside_the_bound(seed: int) -> None:
 def test_narrower_instruction_sets_are_exact(isa: str) -> None:
     if host().isa.name not in ("avx2", "avx512"):
         pytest.skip(f"this processor is {host().isa.name}")
-    command = [sys.executable, "-m", "tests.compiler.lattice", "--cases=300", "--seed=7", "--few-kernels"]
+    command = [sys.executable, "-m", "tests.compiler.lattice", "--cases=200", "--seed=7", "--few-kernels"]
     done = subprocess.run(command, env={**os.environ, "UNSTRIDE_ISA": isa}, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"{isa}: 300 bit for bit cases, 0 wrong" in done.stdout
+    assert f"{isa}: 200 bit for bit cases, 0 wrong" in done.stdout
 
 
 def test_a_case_survives_its_text() -> None:
@@ -72,7 +72,7 @@ def test_the_lattice_reaches_every_corner() -> None:
 def test_public_operators_agree_with_the_reference(dialect: str) -> None:
     """The same kernels through every document's operators: eager, into the caller's array, and compiled."""
     rng = Random(dialect)
-    for seed in range(40):
+    for seed in range(30):
         call = random_call(rng, dialect, dtypes=("f32", "f32", "f16", "bf16", "f64"), max_macs=50_000)
         problem = call.resolve().problem
         case = Case(problem, "none", bias=True, seed=seed)

@@ -28,6 +28,7 @@ class Wall:
         self.start = _libc.mmap(None, self.bytes, _NONE, flags, -1, 0)
         if self.start in (None, ctypes.c_void_p(-1).value):
             raise MemoryError(f"no {self.bytes} bytes of address space")
+        self.first, self.pages = self.start + mmap.PAGESIZE, 0
 
     def array(self, shape: tuple[int, ...], dtype: Any, *, at_end: bool) -> npt.NDArray[Any]:
         """A writable array whose last byte (or first byte) touches an inaccessible page. It replaces the one before."""
@@ -35,8 +36,8 @@ class Wall:
         pages = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
         if pages + 2 * mmap.PAGESIZE > self.bytes:
             raise MemoryError(f"{size} bytes do not fit this wall")
-        self._protect(self.start, self.bytes, _NONE)
-        self.first, self.pages = self.start + mmap.PAGESIZE, pages
+        self._protect(self.first, self.pages, _NONE)
+        self.pages = pages
         self._protect(self.first, pages, _READ | _WRITE)
         begin = self.first + (pages - size if at_end else 0)
         memory = (ctypes.c_char * size).from_address(begin)
