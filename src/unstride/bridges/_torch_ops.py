@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from unstride.bridges import _family
+from unstride.bridges._torch_threads import thread_count, torch_team
 from unstride.errors import DTypeError, ShapeError
 from unstride.problem import Problem
 from unstride.runtime import buffers, pool
@@ -28,7 +29,6 @@ __all__ = [
     "gather",
     "layout_of",
     "scatter",
-    "thread_count",
 ]
 
 DTYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16", torch.float64: "f64"}
@@ -84,11 +84,6 @@ def array_of(tensor: Tensor, layout: str = "NCX") -> Any:
     return tensor.numpy()
 
 
-def thread_count() -> int:
-    """Both limits hold: torch's and this package's."""
-    return min(int(torch.get_num_threads()), pool.current_threads())
-
-
 # --- kernels ---------------------------------------------------------------------------------------------------------
 
 
@@ -107,7 +102,8 @@ def _launch(kind: str, problem: Problem, first: Tensor, second: Tensor, bias: Te
     second_layout = layout if kind == "filters" else "NCX"
     out_layout = "NCX" if kind == "filters" else layout
     arrays = array_of(first, layout), array_of(second, second_layout), None if bias is None else array_of(bias)
-    _family.compute(kind, problem, *arrays, array_of(out, out_layout), thread_count())
+    with pool.borrowed(torch_team()):
+        _family.compute(kind, problem, *arrays, array_of(out, out_layout), thread_count())
     return out
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from unstride.bridges import _torch_ops as ops
 from unstride.bridges._family import family_problem
+from unstride.bridges._torch_threads import thread_count, torch_team
 from unstride.problem import Problem
 from unstride.runtime import pool
 from unstride.runtime.execute import Layer
@@ -49,7 +50,7 @@ class Slot:
         if packed is None or not packed.fits(settings, w, bias):
             packed = self._packed = _Packed(settings, w, bias)
         y = ops.empty(x, layout, x.shape[0], groups * w.shape[1], size)
-        with pool.threads(ops.thread_count()):
+        with pool.threads(thread_count()), pool.borrowed(torch_team()):
             packed.layer(ops.array_of(x, layout), tuple(size), ops.array_of(y, layout))
         return y
 

@@ -1,4 +1,4 @@
-"""What each thread of a borrowed team runs, as LLVM IR: the threads of another library, say OpenMP's, do one of our jobs.
+"""What each thread of a borrowed team runs, as LLVM IR: threads of another library, say OpenMP's, do one of our jobs.
 
 A *team job* is a block of five 64-bit words: the task function, its argument, the number of tasks, the first task not
 yet taken, and the slots given out. Floating point runs in the default environment; each thread's own is restored.

@@ -24,7 +24,7 @@ from unstride.errors import AttributeValueError
 from unstride.runtime.machine import host, usable_cores
 from unstride.runtime.memory import new_pages, wipe_on_fork
 
-__all__ = ["MAX_THREADS", "current_threads", "parallel", "prepare", "set_threads", "threads"]
+__all__ = ["MAX_THREADS", "borrowed", "current_threads", "parallel", "prepare", "set_threads", "threads"]
 
 MAX_THREADS = code.MAX_WORKERS + 1
 _SPIN_NS = 200_000
@@ -32,6 +32,7 @@ _ATTRIBUTE_BYTES = 256  # more than a pthread_attr_t on any Linux
 _MASK_BYTES = 1024
 
 Launch = Callable[[int], int]
+Team = Callable[[int, int, int, int, bool], None]
 _JOB = struct.Struct(f"{len(code.JOB_WORDS)}q")
 _blocks: list[tuple[ctypes.Array[ctypes.c_char], int]] = []  # job blocks not in use; a nested launch takes another
 
@@ -39,6 +40,7 @@ _blocks: list[tuple[ctypes.Array[ctypes.c_char], int]] = []  # job blocks not in
 # --- how many -------------------------------------------------------------------------------------------------------
 
 _scoped: ContextVar[int | None] = ContextVar("unstride_threads", default=None)
+_team: ContextVar[Team | None] = ContextVar("unstride_team", default=None)
 _chosen: int | None = None
 
 
@@ -102,6 +104,10 @@ def parallel(task_address: int, arg_address: int, tasks: int, threads: int, shor
     time have different slots in [0, threads); the launcher's is 0. `short` keeps the interpreter's lock, which is right
     below about 100 us. When KeyboardInterrupt comes, no task is running any more.
     """
+    team = _team.get()
+    if team is not None and threads > 1 and tasks > 1:
+        team(task_address, arg_address, tasks, threads, short)
+        return
     try:
         block, start = _blocks.pop()
     except IndexError:
@@ -114,6 +120,19 @@ def parallel(task_address: int, arg_address: int, tasks: int, threads: int, shor
             pass  # the interpreter runs signal handlers here: between slices, when nobody works on the job
     finally:
         _blocks.append((block, start))
+
+
+@contextlib.contextmanager
+def borrowed(team: Team | None) -> Iterator[None]:
+    """Run the jobs of this block on another library's threads; None means on the pool's own.
+
+    `team(task, arg, tasks, threads, short)` does what `parallel` does.
+    """
+    token = _team.set(team)
+    try:
+        yield
+    finally:
+        _team.reset(token)
 
 
 def prepare(threads: int, short: bool = False) -> Launch:
