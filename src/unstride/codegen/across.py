@@ -13,10 +13,10 @@ from typing import Any
 
 from llvmlite import ir
 
-from unstride.codegen.activation import activate
+from unstride.codegen.activation import activate, slope_vector
 from unstride.codegen.box import Box
 from unstride.codegen.direct import Callee
-from unstride.codegen.emit import F64, I32, I64, PTR, Emitter, Int, Ptr, vector
+from unstride.codegen.emit import I32, I64, PTR, Emitter, Int, Ptr, vector
 from unstride.codegen.numbers import Numbers, constant
 from unstride.codegen.strips import emit_narrow
 from unstride.plan.across import AcrossPlan, row_counts, vector_count
@@ -140,10 +140,7 @@ class _Line:
     def _slope(self) -> Any:
         if self.activation != "leaky_relu":
             return None
-        slope = self.e.b.bitcast(self.args.load(LineArgs.SLOPE_BITS), F64)
-        if self.numbers.computed != F64:
-            slope = self.e.b.fptrunc(slope, self.numbers.computed)
-        return self.e.splat(slope, self.lanes)
+        return slope_vector(self.e, self.args, LineArgs.SLOPE_BITS, self.numbers)
 
 
 class _Driver(Box):

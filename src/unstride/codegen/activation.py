@@ -5,10 +5,10 @@ from __future__ import annotations
 from math import factorial
 from typing import Any
 
-from unstride.codegen.emit import F64, I32, I64, Emitter, vector
-from unstride.codegen.numbers import constant
+from unstride.codegen.emit import F64, I32, I64, Emitter, Ptr, vector
+from unstride.codegen.numbers import Numbers, constant
 
-__all__ = ["ACTIVATIONS", "activate"]
+__all__ = ["ACTIVATIONS", "activate", "slope_vector"]
 
 ACTIVATIONS = ("none", "relu", "leaky_relu", "tanh", "sigmoid")
 
@@ -28,6 +28,14 @@ def activate(e: Emitter, kind: str, value: Any, slope: Any) -> Any:
         return e.b.fdiv(one, e.b.fadd(two, _expm1(e, exponent)))
     grown = _expm1(e, _clamp(e, e.b.fmul(value, two), 44.0 if _is_double(value) else 30.0))
     return e.b.fdiv(grown, e.b.fadd(grown, two))
+
+
+def slope_vector(e: Emitter, table: Ptr, field: int, numbers: Numbers) -> Any:
+    """leaky_relu's slope, kept in an integer table as the bits of a double, in every lane."""
+    slope = e.b.bitcast(table.load(field), F64)
+    if numbers.computed != F64:
+        slope = e.b.fptrunc(slope, numbers.computed)
+    return e.splat(slope, numbers.lanes)
 
 
 def _is_double(value: Any) -> bool:

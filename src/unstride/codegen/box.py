@@ -18,6 +18,8 @@ __all__ = ["Box"]
 class Box:
     """Emits `run(job, task, slot)` up to the filled strip; subclasses emit the rest."""
 
+    narrow: Any  # set by subclasses that flush to pixel-major memory
+
     def __init__(self, module: Any, numbers: Numbers, *, channel_major: bool) -> None:
         self.numbers, self.channel_major = numbers, channel_major
         self.zero = emit_zero(module, numbers)
@@ -190,7 +192,7 @@ class Box:
     def flush(self, panel: Ptr, offset: Int) -> None:
         """Transpose the out strip into the result: rows and columns outside the result stay behind."""
         e = self.e
-        width = panel.int(Panel.FLUSH_WIDTH)
+        pitch, width = panel.int(Panel.GROUP_WIDTH), panel.int(Panel.FLUSH_WIDTH)
         x_first = self.x0 * self.get(Job.RESULT_X_STEP) - self.get(Job.RESULT_X_BEGIN)
         left = e.min(e.max(0 - x_first, 0), self.out_columns)
         right = e.min(self.get(Job.RESULT_X_SIZE) - x_first, self.out_columns)
@@ -204,5 +206,13 @@ class Box:
                     v = v_first + row
                     with e.when(e.b.and_(v >= 0, v < self.get(Job.RESULT_V_SIZE))):
                         at = (self.n0 + image) * self.get(Job.RESULT_N_STRIDE) + v * self.get(Job.RESULT_V_STRIDE)
-                        start = ((image * self.out_rows + row) * self.out_columns + left) * width
-                        e.call(self.scatter, result + at, c_stride, self.out + start, width, right - left, width)
+                        start = ((image * self.out_rows + row) * self.out_columns + left) * pitch
+                        self._flush_line(result + at, c_stride, self.out + start, pitch, right - left, width)
+
+    def _flush_line(self, target: Ptr, c_stride: Int, source: Ptr, pitch: Int, pixels: Int, width: Int) -> None:
+        e = self.e
+        if self.channel_major:
+            e.call(self.scatter, target, c_stride, source, pitch, pixels, width)
+            return
+        for pixel in e.range(pixels):
+            e.call(self.narrow, target + pixel * self.get(Job.RESULT_X_STRIDE), source + pixel * pitch, width)

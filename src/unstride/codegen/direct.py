@@ -22,7 +22,7 @@ from unstride.codegen.tile import TileArgs, TileFamily, TileKind
 from unstride.plan.direct import DirectPlan
 from unstride.plan.job import X_RANGES, Job, Panel, VRange, XRange
 
-__all__ = ["Callee", "DirectFamily", "call_tile", "tile_height"]
+__all__ = ["Callee", "DirectDriver", "DirectFamily", "call_tile", "tile_height"]
 
 
 @dataclass(frozen=True)
@@ -36,17 +36,20 @@ class DirectFamily:
     activation: str
     rows: int
     vectors: int
+    clipped: bool = False
 
     @classmethod
     def of(cls, plan: DirectPlan, activation: str) -> DirectFamily:
         dtype, layout = plan.structure.dtype, plan.structure.data_layout
-        return cls(dtype, plan.isa.name, layout == "NCX", plan.depthwise, activation, plan.tile.rows, plan.tile.vectors)
+        kind = (dtype, plan.isa.name, layout == "NCX", plan.depthwise, activation)
+        return cls(*kind, plan.tile.rows, plan.tile.vectors, plan.clipped)
 
     @property
     def key(self) -> str:
         layout = "ncx" if self.channel_major else "nxc"
         kind = "depthwise" if self.depthwise else "direct"
-        return f"{kind} {self.dtype} {layout} {self.activation} {self.rows}x{self.vectors}"
+        clipped = " clipped" if self.clipped else ""
+        return f"{kind} {self.dtype} {layout} {self.activation} {self.rows}x{self.vectors}{clipped}"
 
     @property
     def symbols(self) -> tuple[str, ...]:
@@ -56,16 +59,22 @@ class DirectFamily:
         """The LLVM IR of the family."""
         module = ir.Module(name=self.key)
         module.triple = numbers.isa.triple
-        kind = TileKind(self.depthwise, self.activation, self.channel_major, self.rows, self.vectors)
+        to_strip = self.channel_major or self.clipped
+        kind = TileKind(self.depthwise, self.activation, to_strip, self.rows, self.vectors, accumulates=self.clipped)
         TileFamily(module, numbers, kind).emit()
-        _Driver(module, numbers, self).emit()
+        if self.clipped:
+            from unstride.codegen.clipped import ClippedDriver as Driver  # it is built on this file
+        else:
+            Driver = DirectDriver
+        Driver(module, numbers, self).emit()
         return str(module)
 
 
-class _Driver(Box):
+class DirectDriver(Box):
     def __init__(self, module: Any, numbers: Numbers, family: DirectFamily) -> None:
         super().__init__(module, numbers, channel_major=family.channel_major)
         self.family = family
+        self.through_strip = family.channel_major or family.clipped
 
     def emit(self) -> None:
         e = self.e
@@ -75,15 +84,15 @@ class _Driver(Box):
             chosen.set(e.ptr(flags, I64).int(e.arg_int(1)))
         with e.when(chosen.get().differs(0)):
             self.geometry()
-            self._reach_source()
+            self.reach_source()
             self.tile_args = e.stack(I64, TileArgs.COUNT)
             self.tile_args.store(TileArgs.TAPS, e.b.ptrtoint(self.taps.value, I64))
             self.tile_args.store(TileArgs.SLOPE_BITS, self.get(Job.SLOPE_BITS))
             for panel in self.panels():
-                self._panel(panel)
+                self.panel(panel)
         e.ret()
 
-    def _reach_source(self) -> None:
+    def reach_source(self) -> None:
         """Fill the strip, unless the box can be read where it lies: pixel-major, of computed type, without padding.
 
         In a box of one row (or column) padding is not read anyway: taps that would are left out.
@@ -113,7 +122,7 @@ class _Driver(Box):
 
     # -- panels
 
-    def _panel(self, panel: Ptr) -> None:
+    def panel(self, panel: Ptr) -> None:
         e = self.e
         offset, alive = self.result_offset(panel)
         with e.when(alive.differs(0)):
@@ -128,7 +137,7 @@ class _Driver(Box):
             v_range = self.sizes + self.get(Job.V_RANGES) + panel.int(Panel.V_RANGE) * len(VRange)
             x_range = self.sizes + self.get(Job.X_RANGES) + panel.int(Panel.X_RANGE) * (X_RANGES * len(XRange))
             rows = (e.max(v_range.int(VRange.LOW), self.v0), e.min(v_range.int(VRange.HIGH), self.v1))
-            place = self._place(panel, v_range.int(VRange.PHASE), offset)
+            place = self.place(panel, v_range.int(VRange.PHASE), offset)
             for index in e.range(1 if self.channel_major else X_RANGES):
                 self._region(panel, place, rows, x_range + index * len(XRange), index)
             if self.channel_major:
@@ -167,7 +176,7 @@ class _Driver(Box):
                         count.set(count.get() + 1)
         return count.get()
 
-    def _place(self, panel: Ptr, phase: Int, offset: Int) -> _Place:
+    def place(self, panel: Ptr, phase: Int, offset: Int) -> _Place:
         """Where results go, as an affine function of (image, v, x); source addresses are affine in the same way."""
         source = _Affine(
             self.strip,
@@ -176,7 +185,7 @@ class _Driver(Box):
             self.get(Job.SOURCE_X_STEP) * self.pixel_pitch,
             (self.v0, self.x0),
         )
-        if self.channel_major:
+        if self.through_strip:
             width = panel.int(Panel.GROUP_WIDTH)
             row = self.out_columns * width
             result = _Affine(
@@ -216,8 +225,15 @@ class _Driver(Box):
             high = e.select(inside, panel.int(Panel.COLUMNS), x_range.int(XRange.HIGH))
             self.tile_args.store(TileArgs.LOW, x_range.int(XRange.LOW))
             self.tile_args.store(TileArgs.HIGH, high)
+            self.run_tiles(panel, place, (v_first, rows[1]), (x_first, x_first + length))
+
+    def run_tiles(self, panel: Ptr, place: _Place, rows: tuple[Int, Int], columns: tuple[Int, Int]) -> None:
+        """Run the tiles of a box of positions, which may be empty."""
+        e = self.e
+        height, length = rows[1] - rows[0], columns[1] - columns[0]
+        with e.when(e.b.and_(height > 0, length > 0)):
             total = self.images * height * length
-            cursor = _Cursor(e, place, v_first, x_first, height, length)
+            cursor = _Cursor(e, place, rows[0], columns[0], height, length)
             for done in e.range(0, total, self.family.rows):
                 count = e.min(total - done, self.family.rows)
                 self._list_rows(panel, cursor, count)

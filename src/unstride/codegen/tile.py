@@ -13,8 +13,8 @@ from typing import Any
 
 from llvmlite import ir
 
-from unstride.codegen.activation import activate
-from unstride.codegen.emit import F64, I32, I64, PTR, VOID, Emitter, Int, Ptr, vector
+from unstride.codegen.activation import activate, slope_vector
+from unstride.codegen.emit import I32, I64, PTR, VOID, Emitter, Int, Ptr, vector
 from unstride.codegen.numbers import Numbers, constant
 
 __all__ = ["MOST_ROWS", "TileArgs", "TileFamily", "TileKind"]
@@ -48,9 +48,8 @@ class TileKind:
     stores_computed: bool  # results go to a strip in the computed type, to be rounded later
     most_rows: int
     most_vectors: int
-    regular: bool = (
-        False  # rows lie at even distances: SOURCES[0:2] is (first, bytes between), RESULTS[0] the first line
-    )
+    accumulates: bool = False  # sums start from what the result holds; bias and activation come later
+    regular: bool = False  # rows lie evenly: SOURCES[0:2] is (first, bytes between), RESULTS[0] the first line
 
     @property
     def vectors(self) -> tuple[int, ...]:
@@ -107,6 +106,9 @@ class _Tile:
 
     def emit(self) -> None:
         self.acc = [constant(self.typ, 0.0)] * (self.rows * self.vectors)
+        if self.kind.accumulates:
+            results = [self._result(m) for m in range(self.rows)]
+            self.acc = [r.load(v * self.lanes, self.lanes) for r in results for v in range(self.vectors)]
         self._accumulate()
         self._finish()
         self.e.ret()
@@ -175,7 +177,7 @@ class _Tile:
     # -- bias, activation, store
 
     def _finish(self) -> None:
-        if self.kind.regular:  # raw products: no bias, no window
+        if self.kind.regular or self.kind.accumulates:  # bare sums of whole vectors
             for m in range(self.rows):
                 for v in range(self.vectors):
                     self._result(m).store(v * self.lanes, self.acc[m * self.vectors + v])
@@ -220,10 +222,7 @@ class _Tile:
     def _slope(self) -> Any:
         if self.kind.activation != "leaky_relu":
             return None
-        slope = self.e.b.bitcast(self.args.load(TileArgs.SLOPE_BITS), F64)
-        if self.numbers.computed != F64:
-            slope = self.e.b.fptrunc(slope, self.numbers.computed)
-        return self.e.splat(slope, self.lanes)
+        return slope_vector(self.e, self.args, TileArgs.SLOPE_BITS, self.numbers)
 
     def _stored(self) -> Any:
         return self.numbers.computed if self.kind.stores_computed else self.numbers.stored

@@ -16,10 +16,10 @@ from typing import Any
 
 from llvmlite import ir
 
-from unstride.codegen.activation import activate
+from unstride.codegen.activation import activate, slope_vector
 from unstride.codegen.box import Box
 from unstride.codegen.direct import call_tile
-from unstride.codegen.emit import F64, I64, PTR, Emitter, Int, Ptr, mangle, vector
+from unstride.codegen.emit import I64, PTR, Emitter, Int, Ptr, mangle, vector
 from unstride.codegen.numbers import Numbers, constant
 from unstride.codegen.tile import TileArgs, TileFamily, TileKind
 from unstride.plan.job import X_RANGES, Job, Pack, PackPanel, Panel, VRange, XRange
@@ -375,10 +375,7 @@ class _Driver(Box):
     def _slope(self) -> Any:
         if self.family.activation != "leaky_relu":
             return None
-        slope = self.e.b.bitcast(self.job.load(Job.SLOPE_BITS), F64)
-        if self.numbers.computed != F64:
-            slope = self.e.b.fptrunc(slope, self.numbers.computed)
-        return self.e.splat(slope, self.numbers.lanes)
+        return slope_vector(self.e, self.job, Job.SLOPE_BITS, self.numbers)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from unstride.plan.across import AcrossPlan, plan_across
 from unstride.plan.direct import DirectPlan, plan_direct
-from unstride.plan.launch import Launch, plan_across_launch, plan_launch, plan_winograd_launch
+from unstride.plan.launch import Launch, plan_across_launch, plan_launch, plan_winograd_launch, wastes_taps
 from unstride.plan.machine import ISA, Machine
 from unstride.plan.winograd import WinogradPlan, plan_winograd
 from unstride.problem import Problem, Structure
@@ -22,16 +22,14 @@ def special_plan(structure: Structure, isa: ISA, accuracy: str) -> WinogradPlan 
     return plan_winograd(structure, isa, fast=accuracy == "fast")
 
 
-def launches_of(
-    plan: Plan, problem: Problem, machine: Machine, threads: int, *, exact_borders: bool = False
-) -> tuple[Launch, ...]:
+def launches_of(plan: Plan, problem: Problem, machine: Machine, threads: int) -> tuple[Launch, ...]:
     """The launches of one size: the plan's own, and the direct one it may leave units to; empty if it declines."""
     if isinstance(plan, WinogradPlan):
         return plan_winograd_launch(plan, problem, machine, threads) or ()
     if isinstance(plan, AcrossPlan):
         across = plan_across_launch(plan, problem, machine, threads)
         return () if across is None else (across,)
-    return (plan_launch(plan, problem, machine, threads, exact_borders=exact_borders),)
+    return (plan_launch(plan, problem, machine, threads),)
 
 
 def choose(
@@ -50,4 +48,6 @@ def choose(
         if launches:
             return special, launches
     direct = special.direct if special else plan_direct(problem.structure, machine.isa)
+    if wastes_taps(direct, problem, machine):
+        direct = plan_direct(problem.structure, machine.isa, clipped=True)
     return direct, launches_of(direct, problem, machine, threads)

@@ -63,6 +63,7 @@ class DirectPlan:
     tile: Tile
     axes: tuple[AxisPhases, ...]
     merged: bool
+    clipped: bool  # each tap runs over just the positions at which it reads the source, never padding
     through_strip: bool  # results pass through an L2 strip and are transposed on the way out
     reduce_channels: int  # source channels per group
     result_channels: int  # result channels per group
@@ -82,7 +83,7 @@ class DirectPlan:
 
     @property
     def depthwise(self) -> bool:
-        return self.algorithm == "depthwise"
+        return _is_depthwise(self.structure)
 
     @property
     def needs_prefill(self) -> bool:
@@ -94,17 +95,17 @@ class DirectPlan:
         return prod(len(axis.phases) for axis in self.axes)
 
 
-def plan_direct(structure: Structure, isa: ISA, *, exact_borders: bool = False, merge: bool = True) -> DirectPlan:
+def plan_direct(structure: Structure, isa: ISA, *, clipped: bool = False, merge: bool = True) -> DirectPlan:
     """The direct plan of a structure.
 
-    `exact_borders` keeps every tap apart, so that a launch can leave out the taps that would read padding: needed
-    when the weights hold an infinity or a NaN, which must not meet an implied zero.
+    A `clipped` plan never multiplies padding: every tap is added on its own, over the positions at which it reads the
+    source. Weights that are not finite need that, and small maps under wide kernels gain by it.
     """
-    return _Builder(structure, isa, exact_borders, merge).build()
+    return _Builder(structure, isa, clipped, merge).build()
 
 
 class _Builder:
-    def __init__(self, structure: Structure, isa: ISA, exact_borders: bool, merge: bool) -> None:
+    def __init__(self, structure: Structure, isa: ISA, clipped: bool, merge: bool) -> None:
         s = self.structure = structure
         self.isa = isa
         scatter = s.direction == "scatter"
@@ -112,12 +113,12 @@ class _Builder:
         self.axes = phases_of(s)
         # A 1D case is a 2D case with one row.
         self.rows = self.axes[-2] if s.rank > 1 else AxisPhases(1, 1, (Phase(0, (Tap(0, 0),)),))
-        self.depthwise = s.groups > 1 and s.ci == 1 and s.co == 1
+        self.depthwise = _is_depthwise(s)
         compute_bytes = 8 if s.dtype == "f64" else 4
         self.tile = _tile(isa, isa.lanes(compute_bytes), self.depthwise)
-        self.through_strip = s.data_layout == "NCX"
-        self.exact_borders = exact_borders
-        self.merged = merge and not self.depthwise and s.groups == 1 and self._merging_pays()
+        self.through_strip = s.data_layout == "NCX" or clipped
+        self.clipped = clipped
+        self.merged = merge and not clipped and not self.depthwise and s.groups == 1 and self._merging_pays()
         self.pixel_pitch = self._pixel_pitch(compute_bytes)
         self.classes = self._classes()
 
@@ -147,7 +148,7 @@ class _Builder:
         """How many x-taps of a class are one contiguous run of source elements: all of them, or 1."""
         taps = column_class.taps.taps
         consecutive = taps[-1].a - taps[0].a == len(taps) - 1
-        dense = self.structure.groups == 1 and self.pixel_pitch == self.reduce and not self.exact_borders
+        dense = self.structure.groups == 1 and self.pixel_pitch == self.reduce and not self.clipped
         return len(taps) if dense and consecutive else 1
 
     def build(self) -> DirectPlan:
@@ -208,7 +209,7 @@ class _Builder:
                                 Panel.START: 0,
                                 Panel.FLUSH: 0,
                                 Panel.FLUSH_CHANNEL: group * self.result + channel,
-                                Panel.FLUSH_WIDTH: width,
+                                Panel.FLUSH_WIDTH: self.result if self.merged else columns,
                                 Panel.SHORT_V: 0,
                                 Panel.SHORT_X: 0,
                             }
@@ -223,7 +224,8 @@ class _Builder:
         return DirectPlan(
             structure=s,
             isa=self.isa,
-            algorithm="depthwise" if self.depthwise else "direct",
+            algorithm=self._algorithm(),
+            clipped=self.clipped,
             reason=self._reason(),
             tile=self.tile,
             axes=self.axes,
@@ -256,8 +258,10 @@ class _Builder:
             ]
             return [(blocks, self.result, 0)]
         channels = self.structure.groups if self.depthwise else self.result
+        # Clipped sums are read and written as whole vectors: their pixels are padded.
+        lanes = self.tile.lanes if self.clipped else 1
         return [
-            ([(index, start, columns) for index in range(len(self.classes))], columns, start)
+            ([(index, start, columns) for index in range(len(self.classes))], _padded(columns, lanes), start)
             for start, columns in _split(channels, self.tile)
         ]
 
@@ -274,12 +278,22 @@ class _Builder:
             return tuple(((0, j // self.result), j % self.result) for j in range(start, start + columns))
         return tuple(((0, 0), start + j) for j in range(columns))
 
+    def _algorithm(self) -> str:
+        kind = "depthwise" if self.depthwise else "direct"
+        return f"{kind}, clipped" if self.clipped else kind
+
     def _reason(self) -> str:
+        if self.clipped:
+            return "each tap runs over just the positions at which it reads the source"
         if self.depthwise:
             return "one channel per group: vectors run over channels"
         how = "x-phases merged into columns" if self.merged else "one column block per x-phase"
         longest = max(self._run_taps(c) for c in self.classes) * self.reduce
         return f"{how}; runs of up to {longest} consecutive source elements"
+
+
+def _is_depthwise(structure: Structure) -> bool:
+    return structure.groups > 1 and structure.ci == 1 and structure.co == 1
 
 
 def _merge_classes(axis: AxisPhases) -> tuple[ColumnClass, ...]:

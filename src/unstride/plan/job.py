@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from enum import IntEnum, auto, unique
 
-__all__ = ["X_RANGES", "Job", "Outer", "Pack", "PackPanel", "Panel", "VRange", "XRange"]
+__all__ = ["X_RANGES", "Job", "Outer", "Pack", "PackPanel", "Panel", "TapRange", "VRange", "XRange"]
 
 X_RANGES = 3
 
@@ -47,6 +47,7 @@ class Job(_Field):
     V_RANGES = auto()
     OUTER_AXES = auto()
     PANEL_BLOCKS = auto()
+    TAP_RANGES = auto()
     # the work grid
     IMAGES = auto()
     IMAGES_PER_UNIT = auto()
@@ -166,6 +167,16 @@ class XRange(_Field):
     LAST = auto()
     LOW = auto()
     HIGH = auto()
+
+
+@unique
+class TapRange(_Field):
+    """Positions at which an inner tap reads the source."""
+
+    V_LOW = auto()
+    V_HIGH = auto()
+    X_LOW = auto()
+    X_HIGH = auto()
 
 
 @unique

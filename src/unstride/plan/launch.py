@@ -19,7 +19,7 @@ from unstride.plan.phases import AxisPhases, Phase, Tap
 from unstride.plan.winograd import WinogradPlan
 from unstride.problem import Problem
 
-__all__ = ["Launch", "plan_across_launch", "plan_launch", "plan_winograd_launch"]
+__all__ = ["Launch", "plan_across_launch", "plan_launch", "plan_winograd_launch", "wastes_taps"]
 
 _STRIP_BYTES = 240 * 1024
 _NOWHERE = (0, 0, 0, 0)
@@ -96,11 +96,20 @@ class _Axis:
         return (min(low for low, _ in alive), max(high for _, high in alive)) if alive else (0, 0)
 
 
-def plan_launch(
-    plan: DirectPlan, problem: Problem, machine: Machine, threads: int, *, exact_borders: bool = False
-) -> Launch:
+def plan_launch(plan: DirectPlan, problem: Problem, machine: Machine, threads: int) -> Launch:
     """The launch of one problem: its structure must be the plan's."""
-    return _Builder(plan, problem, machine, threads, exact_borders).build()
+    return _Builder(plan, problem, machine, threads).build()
+
+
+def wastes_taps(plan: DirectPlan, problem: Problem, machine: Machine) -> bool:
+    """Whether so many taps would read padding that running each over just its own positions is better.
+
+    That costs a pass over the sums per tap, which 64 channels per tap repay.
+    """
+    if plan.merged or plan.depthwise or plan.reduce_channels < 64:
+        return False
+    builder = _Builder(plan, problem, machine, 1)
+    return builder.v.useful_share * builder.x.useful_share < 0.8
 
 
 def plan_winograd_launch(
@@ -111,20 +120,20 @@ def plan_winograd_launch(
     None where the map is too small for it to pay. The cut must not depend on the threads: a unit is the
     grain of the choice between the two kernels, and that choice must not change the result.
     """
-    builder = _Builder(plan.direct, problem, machine, threads, False)
+    builder = _Builder(plan.direct, problem, machine, threads)
     grid = builder.winograd_grid(plan)
     return None if grid is None else (builder.build_winograd(plan, grid), builder.build(grid))
 
 
 def plan_across_launch(plan: AcrossPlan, problem: Problem, machine: Machine, threads: int) -> Launch | None:
     """The launch of one problem with vectors across x, or None where rows are too short to fill them."""
-    builder = _Builder(plan.direct, problem, machine, threads, False)
+    builder = _Builder(plan.direct, problem, machine, threads)
     return builder.build_across(plan)
 
 
 class _Builder:
-    def __init__(self, plan: DirectPlan, problem: Problem, machine: Machine, threads: int, exact: bool) -> None:
-        self.plan, self.problem, self.machine, self.threads, self.exact = plan, problem, machine, threads, exact
+    def __init__(self, plan: DirectPlan, problem: Problem, machine: Machine, threads: int) -> None:
+        self.plan, self.problem, self.machine, self.threads = plan, problem, machine, threads
         scatter = problem.direction == "scatter"
         source, result = (problem.x, problem.y) if scatter else (problem.y, problem.x)
         none = (0,) * problem.rank
@@ -239,7 +248,7 @@ class _Builder:
 
     def build(self, grid: _Grid | None = None) -> Launch:
         grid = grid or self._grid()
-        tables = [self._x_table(), self._v_table(), self._outer_table(), self._block_table(grid)]
+        tables = [self._x_table(), self._v_table(), self._outer_table(), self._block_table(grid), self._tap_table()]
         starts = [sum(map(len, tables[:i])) for i in range(len(tables))]
         v_blocks, x_blocks = _blocks(self.v_hull, grid.v_unit), _blocks(self.x_hull, grid.x_unit)
         n_blocks = -(-self.problem.batch // grid.images)
@@ -254,6 +263,7 @@ class _Builder:
             Job.V_RANGES: starts[1],
             Job.OUTER_AXES: starts[2],
             Job.PANEL_BLOCKS: starts[3],
+            Job.TAP_RANGES: starts[4],
             Job.IMAGES: self.problem.batch,
             Job.IMAGES_PER_UNIT: grid.images,
             Job.N_BLOCKS: n_blocks,
@@ -291,7 +301,7 @@ class _Builder:
         """The cheapest way to cut the work, by a simple model of a core's cycles."""
         whole = (len(self.plan.panels),)
         nv, nx = self.v_hull[1] - self.v_hull[0], self.x_hull[1] - self.x_hull[0]
-        if self.exact or not nv * nx * self.outer_positions * self.problem.batch:
+        if not nv * nx * self.outer_positions * self.problem.batch:
             return _Grid(1, 1, 1, whole)
         counts = (1, self.threads, 4 * self.threads, 16 * self.threads)
         choices = [self._panel_blocks(count) for count in counts]
@@ -333,8 +343,8 @@ class _Builder:
         units = -(-self.problem.batch // grid.images) * -(-nv // grid.v_unit) * -(-nx // grid.x_unit)
         tasks = units * self.outer_positions * blocks
         tiles = -(-grid.images * grid.v_unit * grid.x_unit // tile.rows)
-        share = self.v.useful_share if grid.v_unit == 1 else 1.0
-        if grid.x_unit == 1 and not self._long_runs:
+        share = self.v.useful_share if grid.v_unit == 1 or plan.clipped else 1.0
+        if plan.clipped or (grid.x_unit == 1 and not self._long_runs):
             share *= self.x.useful_share
         weights = plan.packed_elements / blocks
         products = tiles * tile.rows * share * weights / (2 * tile.lanes)
@@ -370,6 +380,8 @@ class _Builder:
     def _strip_pixels(self, images: int, v: int, x: int) -> int:
         rows = self.v.phases.source_step * (v - 1) + self.v.phases.span
         columns = self.x.phases.source_step * (x - 1) + self.x.phases.span
+        if self.plan.clipped:
+            rows, columns = min(rows, self.v.source_size), min(columns, self.x.source_size)
         return images * len(self.plan.planes) * rows * columns
 
     def _strip_bytes(self, images: int, v: int, x: int) -> int:
@@ -449,6 +461,15 @@ class _Builder:
 
     def _block_table(self, grid: _Grid) -> list[int]:
         return [0, *grid.panel_blocks]
+
+    def _tap_table(self) -> list[int]:
+        if not self.plan.clipped:
+            return []
+        table: list[int] = []
+        for taps in self.plan.inner_taps:
+            for axis, a in zip((self.v, self.x), taps, strict=True):
+                table += axis.reach((Tap(a + axis.phases.first, 0),))
+        return table
 
     # -- fields
 

@@ -25,7 +25,7 @@ from unstride.plan.across import AcrossPlan
 from unstride.plan.choose import Plan, launches_of, special_plan
 from unstride.plan.direct import DirectPlan, plan_direct
 from unstride.plan.job import Job, Panel
-from unstride.plan.launch import Launch
+from unstride.plan.launch import Launch, wastes_taps
 from unstride.plan.machine import Machine
 from unstride.plan.winograd import RANGE_LIMIT, WinogradPlan
 from unstride.problem import Problem, Structure
@@ -69,8 +69,9 @@ class Step:
 class Kernel:
     """One kernel of a Program: a plan's tables, its code and its packer."""
 
-    def __init__(self, plan: Plan, activation: str) -> None:
+    def __init__(self, plan: Plan, activation: str, packs_like: Kernel | None = None) -> None:
         self.plan = plan
+        self.packing = packs_like or self  # the kernel for which weights are packed
         base = self.base = plan if isinstance(plan, DirectPlan) else plan.direct
         self.family = family_of(plan, activation)
         inner = plan.inner_taps if isinstance(plan, AcrossPlan) else base.inner_taps
@@ -127,18 +128,21 @@ class Kernel:
 
 
 class Program:
-    """A structure's plans and kernels. `exact_borders` is for weights that are not finite."""
+    """A structure's plans and kernels. `clipped` is for weights that are not finite, which must not meet padding."""
 
-    def __init__(
-        self, structure: Structure, machine: Machine, activation: str, accuracy: str, exact_borders: bool
-    ) -> None:
+    def __init__(self, structure: Structure, machine: Machine, activation: str, accuracy: str, clipped: bool) -> None:
         self.structure, self.machine, self.activation = structure, machine, activation
-        self.exact_borders = exact_borders
-        special = None if exact_borders else special_plan(structure, machine.isa, accuracy)
-        direct = special.direct if special else plan_direct(structure, machine.isa, exact_borders=exact_borders)
+        special = None if clipped else special_plan(structure, machine.isa, accuracy)
+        direct = special.direct if special else plan_direct(structure, machine.isa, clipped=clipped)
         self.direct = Kernel(direct, activation)
         self.special = Kernel(special, activation) if special else None
         self._steps: dict[tuple[Problem, int], Step] = {}
+
+    @cached_property
+    def clipped(self) -> Kernel:
+        """The direct kernel for maps whose taps would mostly read padding; it shares the direct kernel's packing."""
+        plan = plan_direct(self.structure, self.machine.isa, clipped=True)
+        return Kernel(plan, self.activation, packs_like=self.direct)
 
     @property
     def preferred(self) -> Kernel:
@@ -159,22 +163,23 @@ class Program:
         work = problem.macs + 4 * problem.bytes
         short = work < _SHORT_WORK
         used = 1 if work < _INLINE_WORK else threads
-        for kernel in (self.special, self.direct):
-            if kernel is None:
-                continue
-            launches = launches_of(kernel.plan, problem, self.machine, used, exact_borders=self.exact_borders)
+        if self.special is not None:
+            launches = launches_of(self.special.plan, problem, self.machine, used)
             if launches:
                 then = self.direct.step(launches[1], short) if len(launches) > 1 else None
-                return kernel.step(launches[0], short, then)
-        raise AssertionError("the direct kernel takes every problem")
+                return self.special.step(launches[0], short, then)
+        kernel = self.direct
+        if not kernel.base.clipped and wastes_taps(kernel.base, problem, self.machine):
+            kernel = self.clipped
+        return kernel.step(launches_of(kernel.plan, problem, self.machine, used)[0], short)
 
 
 @lru_cache(maxsize=256)
 def program(
-    structure: Structure, machine: Machine, activation: str, accuracy: str = "standard", exact_borders: bool = False
+    structure: Structure, machine: Machine, activation: str, accuracy: str = "standard", clipped: bool = False
 ) -> Program:
     """The Program of a structure; kept for the next layer or eager call of the same structure."""
-    return Program(structure, machine, activation, accuracy, exact_borders)
+    return Program(structure, machine, activation, accuracy, clipped)
 
 
 class Weights:
@@ -214,6 +219,7 @@ class Weights:
         self._source = np.array(self._source)
 
     def _constants_of(self, kernel: Kernel) -> tuple[int, ...]:
+        kernel = kernel.packing
         found = self._constants.get(kernel)
         if found is None:
             self.keep(kernel, kernel.packer.pack(self._source)[0])
@@ -280,11 +286,11 @@ def pack(
     made = program(structure, machine, activation, accuracy)
     if isinstance(made.preferred.plan, WinogradPlan) and not _even_range(weights):
         made = program(structure, machine, activation, "strict")
-    kernel = made.step(*once).kernel if once else made.preferred
+    kernel = made.step(*once).kernel.packing if once else made.preferred
     packed, finite = kernel.packer.pack(weights)
     if not finite:
         # An infinite weight must not meet the zeros that pad a border: keep the taps apart, to skip such taps.
-        made = program(structure, machine, activation, "strict", exact_borders=True)
+        made = program(structure, machine, activation, "strict", clipped=True)
         kernel = made.direct
         packed, _ = kernel.packer.pack(weights)
     result = Weights(made, weights, bias, activation, slope)
