@@ -62,12 +62,16 @@ class DirectFamily:
         to_strip = self.channel_major or self.clipped
         kind = TileKind(self.depthwise, self.activation, to_strip, self.rows, self.vectors, accumulates=self.clipped)
         TileFamily(module, numbers, kind).emit()
-        if self.clipped:
-            from unstride.codegen.clipped import ClippedDriver as Driver  # it is built on this file
-        else:
-            Driver = DirectDriver
-        Driver(module, numbers, self).emit()
+        _driver_of(self)(module, numbers, self).emit()
         return str(module)
+
+
+def _driver_of(family: DirectFamily) -> type[DirectDriver]:
+    if not family.clipped:
+        return DirectDriver
+    from unstride.codegen.clipped import ClippedDriver  # which is built on this file
+
+    return ClippedDriver
 
 
 class DirectDriver(Box):
