@@ -27,6 +27,8 @@ from unstride.runtime import elf, engine
 KINDS = {
     "dense": (1, 64, 64, 3),
     "depthwise": (64, 1, 1, 3),
+    "clipped": (1, 64, 64, 3),
+    "clipped_depthwise": (64, 1, 1, 3),
     "across": (1, 16, 2, 4),
     "winograd": (1, 64, 64, 4),
     "fast": (1, 64, 64, 5),
@@ -62,7 +64,7 @@ class Target:
         structure = Structure(*head, (kernel, kernel), (2, 2), (1, 1))
         accuracy = {"winograd": "standard", "fast": "fast"}.get(self.kind, "strict")
         special = special_plan(structure, self.isa, accuracy) if self.kind in ("across", "winograd", "fast") else None
-        return special or plan_direct(structure, self.isa)
+        return special or plan_direct(structure, self.isa, clipped=self.kind.startswith("clipped"))
 
     def ir(self) -> str:
         return family_of(self.plan, self.activation).build(Numbers(self.dtype, self.isa))
