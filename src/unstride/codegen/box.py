@@ -26,7 +26,8 @@ class Box:
         self.copy = emit_copy(module, numbers)
         if channel_major:
             self.gather = emit_transpose(module, "transpose_in", numbers, widen=True)
-            self.scatter = emit_transpose(module, "transpose_out", numbers, widen=False)
+            same = numbers.stored is numbers.computed  # then one function serves both ways
+            self.scatter = self.gather if same else emit_transpose(module, "transpose_out", numbers, widen=False)
         self.e = Emitter(module, "run", [PTR, I64, I64])
         self.job = self.e.arg_ptr(0, I64)
         self.plan = self.e.ptr(self.get(Job.PLAN), I64)
