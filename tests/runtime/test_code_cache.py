@@ -223,3 +223,21 @@ def test_processes_that_write_the_same_entries_never_see_half_of_one(fresh_cache
         PYTHONWARNINGS="error",
     )
     assert len(list(fresh_cache.iterdir())) == 5
+
+
+def test_an_entry_that_is_replaced_while_it_is_read_is_still_good(
+    fresh_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store(KEY, OBJECT)
+    status_of = os.fstat
+
+    def late(file: int) -> os.stat_result:
+        if stat.S_ISREG(status_of(file).st_mode):
+            (path,) = fresh_cache.glob("*.obj")
+            path.unlink()  # what a rename over it does to the file that is open
+        return status_of(file)
+
+    monkeypatch.setattr(os, "fstat", late)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert load(KEY) == OBJECT

@@ -188,7 +188,8 @@ def _proved(folder: int, name: str, key: str) -> bytes | None:
         return None
     with open(file, "rb", closefd=True) as stream:
         status = os.fstat(file)
-        if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
+        # no name left: another process has replaced it since it was opened; what was opened is whole
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
             raise _Doubt(f"{name} is not a plain file with one name")
         _check_owner(status, name)
         obj = _unpacked(stream.read(_ENTRY_LIMIT_BYTES + 2**20), key)
