@@ -233,8 +233,8 @@ def test_an_entry_that_is_replaced_while_it_is_read_is_still_good(
 
     def late(file: int) -> os.stat_result:
         if stat.S_ISREG(status_of(file).st_mode):
-            (path,) = fresh_cache.glob("*.obj")
-            path.unlink()  # what a rename over it does to the file that is open
+            for path in fresh_cache.glob("*.obj"):
+                path.unlink()  # what a rename over it does to the file that is open
         return status_of(file)
 
     monkeypatch.setattr(os, "fstat", late)
