@@ -397,9 +397,9 @@ def crowd(tally: Tally, full: bool) -> None:
                     warnings.simplefilter("error", CacheWarning)
                     try:
                         hammer(kills + len(processes), folder)
-                    finally:
-                        folder.with_name(f"corrupt-notice-{os.getpid()}").touch()
-                        os._exit(1)
+                    except BaseException as error:
+                        folder.with_name(f"corrupt-{os.getpid()}").write_text(f"{type(error).__name__}: {error}")
+                    os._exit(1)
                 processes[pid] = True
             time.sleep(rng.uniform(0, 0.03))
             victim = rng.choice(list(processes))
@@ -410,7 +410,7 @@ def crowd(tally: Tally, full: bool) -> None:
         for pid in processes:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
-        corrupt = sorted(path.name for path in folder.parent.glob("corrupt-*"))
+        corrupt = [path.read_text(errors="replace")[:200] for path in folder.parent.glob("corrupt-*")]
         turns = sum(path.stat().st_size for path in folder.parent.glob("turns-*"))
         survivors = [key for key in (f"k{n}" for n in range(12)) if cache.load(key) not in (None, content(key))]
         tally.add_all("loads and stores among 8 processes", turns, corrupt + survivors)

@@ -13,7 +13,7 @@ import resource
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from random import Random
 from typing import Any
@@ -21,24 +21,25 @@ from unittest import mock
 
 import numpy as np
 
+from tests.compiler import judge
 from tests.compiler.cases import Case, draw
 from tests.compiler.guard import Room
-from tests.gradients.arrays import by_position, integers
+from tests.compiler.walled import Wall
+from tests.gradients.arrays import integers
 from tests.hard import forks
 from tests.hard.mutations import Mutant, sample
 from tests.hard.tally import Tally, main
 from unstride.cases import random_problem
 from unstride.problem import Problem
-from unstride.reference import DTYPES
+from unstride.reference import DTYPES, filter_gradient_reference, rounded
 from unstride.runtime import cache as store
-from unstride.runtime import elf, engine, gradients, pool, program
+from unstride.runtime import elf, engine, gradients, program
+from unstride.runtime.machine import host
 
-MUTANTS = (6, 400)
-CASES = (60, 900)
+MUTANTS = (9, 400)
+CHECKS = (12, 400)
 _SHARE = 0.99
 _CPU_SECONDS = 8
-_FEWEST_CHECKS = 20
-_MOST_CHECKS = 160
 
 Check = Callable[[], str]
 
@@ -56,6 +57,23 @@ class Subject:
 
 # --- the slice of the suite -----------------------------------------------------------------------------------------
 
+# The kernels that are mutated, each with the channels (groups, ci, co) that lead to it.
+_DENSE = ((1, 3, 5), (1, 5, 33), (1, 2, 16), (1, 7, 17), (1, 16, 24), (1, 4, 48), (2, 3, 20), (1, 33, 70), (1, 9, 8))
+_DEPTHWISE = ((17, 1, 1), (40, 1, 1), (16, 1, 1), (70, 1, 1), (33, 1, 1))
+_WINOGRAD = ((1, 16, 64), (1, 17, 70), (1, 32, 80), (1, 33, 65))
+_NARROW = ((1, 5, 3), (1, 2, 1), (1, 17, 2), (1, 3, 4), (6, 1, 1), (3, 2, 2))
+FAMILIES = {
+    "direct f32 nxc": ("NXC", "strict", _DENSE),
+    "direct f32 ncx": ("NCX", "strict", _DENSE),
+    "depthwise f32 nxc": ("NXC", "strict", _DEPTHWISE),
+    "across f32": ("NCX", "standard", _NARROW),
+    "winograd": ("NXC", "standard", _WINOGRAD),
+    "pack f32": ("NXC", "strict", _DENSE),
+    "gradient dense f32 nxc": ("NXC", "", ()),
+    "gradient dense f32 ncx": ("NCX", "", ()),
+    "bias f32": ("", "", ()),
+}
+
 
 @cache
 def room() -> Room:
@@ -66,58 +84,106 @@ def walled(case: Case, at_end: bool) -> str:
     return room().run(case, at_end=at_end)
 
 
-def weight_gradient(problem: Problem, seed: int) -> str:
+def not_finite(case: Case, at: int) -> str:
+    """An infinite weight: the packer must notice."""
+    data, filter, bias = judge.exact_operands(case)
+    filter.flat[at % filter.size] = np.inf
+    with np.errstate(all="ignore"):
+        wanted = rounded(judge.expected(case, data, filter, bias), case.problem.dtype)
+    return judge.differs(judge.run(case, data, filter, bias), wanted)
+
+
+@cache
+def walls() -> tuple[Wall, Wall, Wall]:
+    return Wall(2**23), Wall(2**23), Wall(2**23)
+
+
+def weight_gradient(problem: Problem, seed: int, l2_bytes: int, at_end: bool) -> str:
+    """Between walls, and cut into many boxes by a small cache."""
     small, large = integers(problem, seed)
-    out = np.full(problem.filter_shape, np.nan, DTYPES[problem.dtype])
-    gradients.filter_gradient(problem, small, large, threads=2, out=out)
-    wanted = by_position(problem, small, large).astype(out.dtype)
+    arrays = [wall.array(a.shape, a.dtype, at_end=at_end) for wall, a in zip(walls(), (small, large), strict=False)]
+    for array, values in zip(arrays, (small, large), strict=True):
+        array[...] = values
+    out = walls()[2].array(problem.filter_shape, small.dtype, at_end=at_end)
+    out[...] = np.nan
+    with mock.patch.object(gradients, "host", return_value=replace(host(), l2_bytes=l2_bytes)):
+        gradients.filter_gradient(problem, *arrays, threads=2, out=out)
+    wanted = filter_gradient_reference(problem, small, large).astype(out.dtype)
     return "" if np.array_equal(out, wanted) else "a wrong weight gradient"
 
 
-def bias_gradient(problem: Problem, seed: int) -> str:
-    delta = np.random.default_rng(seed).integers(-2, 3, problem.result_shape).astype(DTYPES[problem.dtype])
+def bias_gradient(problem: Problem, seed: int, at_end: bool) -> str:
+    delta = walls()[0].array(problem.result_shape, DTYPES[problem.dtype], at_end=at_end)
+    delta[...] = np.random.default_rng(seed).integers(-2, 3, problem.result_shape)
     axes = (0, *range(2, delta.ndim)) if problem.data_layout == "NCX" else tuple(range(delta.ndim - 1))
     wanted = delta.astype(np.float64).sum(axis=axes).astype(delta.dtype)
     return "" if np.array_equal(gradients.bias_gradient(problem, delta), wanted) else "a wrong bias gradient"
 
 
 def suite(count: int) -> Iterator[Check]:
-    """Cases of every algorithm in the types that the subjects have."""
-    rng = Random("mutants")
-    for index in range(count):
-        case = draw(rng, few_kernels=True)
-        while case.problem.dtype not in ("f32", "f16") or case.problem.macs > 150_000:
-            case = draw(rng, few_kernels=True)
-        yield partial(walled, case, bool(index % 2))
-    for index, text in enumerate(_LAYERS):
-        for threads in (1, 2):
-            yield partial(walled, Case(Problem.parse(text), "none", True, threads, 40_000 * (index % 2), index), True)
-    for index in range(count // 4):
-        problem = random_problem(rng, dtypes=("f32",), max_macs=30_000, max_elements=4_000)
-        yield partial(weight_gradient, problem, index)
-        yield partial(bias_gradient, problem, index)
+    """Checks for every family, `count` of them each."""
+    for family, (layout, accuracy, channels) in FAMILIES.items():
+        rng = Random(f"mutants {family}")
+        for index in range(count):
+            at_end = bool(index % 2)
+            if family == "bias f32":
+                yield partial(bias_gradient, _for_bias(rng), index, at_end)
+            elif family.startswith("gradient"):
+                yield partial(
+                    weight_gradient, _for_gradient(rng, layout), index, rng.choice((600, 4_000, 2**18)), at_end
+                )
+            else:
+                case = _for_kernel(rng, layout, accuracy, rng.choice(channels), index)
+                yield partial(walled, case, at_end)
+                if index % 8 == 0 and family == "pack f32":
+                    yield partial(not_finite, case, index)
 
 
-def _layer(layout: str, n: int, ci: int, co: int, x: int, k: int, s: int, extra: int) -> str:
-    y = s * (x - 1) + k - 2
-    return f"scatter f32 {layout} GIOX n{n} g1 i{ci} o{co} x{x}x{x} k{k}x{k} s{s}x{s} d1x1 b1x1 y{y + extra}x{y}"
+def _for_kernel(rng: Random, layout: str, accuracy: str, channels: tuple[int, int, int], seed: int) -> Case:
+    """A small problem of any geometry with these channels."""
+    while True:
+        p = _geometry(rng, channels)
+        p = replace(p, dtype="f32", data_layout=layout, groups=channels[0], ci=channels[1], co=channels[2])
+        if p.macs <= 3_000_000 and p.bytes <= 800_000:
+            l2_bytes = rng.choice((0, 512, 2_048, 8_192, 40_000))
+            return Case(p, "none", rng.random() < 0.5, rng.choice((1, 2)), l2_bytes, seed, accuracy)
 
 
-# Layers that algorithms for larger maps take.
-_LAYERS = tuple(
-    _layer(layout, *sizes)
-    for layout in ("NXC", "NCX")
-    for sizes in (
-        (1, 16, 64, 7, 4, 2, 0),
-        (2, 17, 65, 9, 4, 2, 1),
-        (1, 33, 80, 12, 3, 2, 0),
-        (3, 16, 64, 10, 3, 1, 0),
-        (1, 20, 70, 19, 4, 2, -1),
-        (1, 5, 3, 20, 4, 2, 0),
-        (2, 3, 2, 33, 3, 2, 1),
-        (1, 7, 1, 40, 3, 1, -1),
-    )
-)
+def _geometry(rng: Random, channels: tuple[int, int, int]) -> Problem:
+    if channels in _WINOGRAD:
+        return _for_winograd(rng)
+    return _long_lines(rng) if channels in _NARROW and rng.random() < 0.7 else draw(rng).problem
+
+
+def _long_lines(rng: Random) -> Problem:
+    """Lines of every length around one vector and several tiles."""
+    k, s, d, x = rng.randint(1, 4), rng.choice((1, 1, 2, 2, 3)), rng.choice((1, 1, 2)), rng.randint(1, 330)
+    b, v = rng.randint(-2, 3), rng.randint(1, 4)
+    y = max(0, s * (x - 1) + (k - 1) * d + 1 - b + rng.randint(-3, 3))
+    rows = f"x{v}x{x} k2x{k} s1x{s} d1x{d} b0x{b} y{v + 1}x{y}"
+    return Problem.parse(f"scatter f32 NCX GIOX n1 g1 i1 o1 {rows}")
+
+
+def _for_winograd(rng: Random) -> Problem:
+    """Two taps a phase, with and without the first one; maps of one tile and of several units."""
+    k, x, v = rng.choice((3, 4)), rng.randint(3, 14), rng.randint(3, 14)
+    b, more, n = rng.randint(-1, 2), rng.randint(-2, 1), rng.choice((1, 1, 2))
+    y = (2 * (v - 1) + k - b + more, 2 * (x - 1) + k - b)
+    return Problem.parse(f"scatter f32 NXC GIOX n{n} g1 i1 o1 x{v}x{x} k{k}x{k} s2x2 d1x1 b{b}x{b} y{y[0]}x{y[1]}")
+
+
+def _for_gradient(rng: Random, layout: str) -> Problem:
+    channels = (1, 2, 3, 5, 9, 14, 16, 17, 31, 33, 40)
+    limits = {"max_macs": 400_000, "max_elements": 30_000}
+    problem = random_problem(rng, dtypes=("f32",), data_layouts=(layout,), channels=channels, **limits)  # type: ignore[arg-type]
+    return replace(problem, groups=1) if rng.random() < 0.8 else problem
+
+
+def _for_bias(rng: Random) -> Problem:
+    """Results of many pixels: a sum is cut into segments, lines and tasks."""
+    x = rng.choice((3, 70, 1_500, 9_000, 40_000))
+    layout, channels = rng.choice(("NCX", "NXC")), rng.choice((1, 2, 3, 16, 17))
+    return Problem.parse(f"scatter f32 {layout} GIOX n{rng.choice((1, 2))} g1 i1 o{channels} x{x} k1 s1 d1 b0 y{x}")
 
 
 def subjects(count: int) -> list[Subject]:
@@ -132,7 +198,7 @@ def subjects(count: int) -> list[Subject]:
             used.add(key)
         return library(key, build_ir, isa, symbols, **options)
 
-    with mock.patch.object(engine, "kernel_library", recorded), pool.threads(1):
+    with mock.patch.object(engine, "kernel_library", recorded):
         for check in suite(count):
             _forget()
             used.clear()
@@ -141,7 +207,11 @@ def subjects(count: int) -> list[Subject]:
             for key in used:
                 found[key].checks.append(check)
     _forget()
-    return [subject for subject in found.values() if len(subject.checks) >= min(_FEWEST_CHECKS, count // 10)]
+    return [max((s for s in found.values() if s.key.startswith(name)), key=_checked) for name in FAMILIES]
+
+
+def _checked(subject: Subject) -> int:
+    return len(subject.checks)
 
 
 def _forget() -> None:
@@ -169,7 +239,7 @@ def verdict(subject: Subject, mutant: Mutant, original: bytes) -> str:
     store.memory[f"{subject.isa.name} {subject.key}"] = engine.Loaded(addresses, "cold", 0.0)
     _forget()
     Random(mutant.line).shuffle(subject.checks)
-    for check in subject.checks[:_MOST_CHECKS]:
+    for check in subject.checks:
         try:
             if fault := check():
                 return f"caught: {fault}"
@@ -193,7 +263,7 @@ def judged(subject: Subject, count: int, seed: int) -> Iterator[tuple[Mutant, st
 
 def run(tally: Tally, full: bool) -> None:
     os.environ["UNSTRIDE_NUM_THREADS"] = "2"
-    chosen = subjects(CASES[full])
+    chosen = subjects(CHECKS[full])
     kinds: Counter[str] = Counter()
     survivors: list[str] = []
     total = 0
