@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from unstride.plan.across import AcrossPlan, plan_across
+from unstride.plan.across_launch import plan_across_launch
 from unstride.plan.direct import DirectPlan, plan_direct
-from unstride.plan.launch import Launch, plan_across_launch, plan_launch, plan_winograd_launch, wastes_taps
+from unstride.plan.launch import Launch, plan_launch, wastes_taps
 from unstride.plan.machine import ISA, Machine
 from unstride.plan.winograd import WinogradPlan, plan_winograd
+from unstride.plan.winograd_launch import plan_winograd_launch
 from unstride.problem import Problem, Structure
 
 __all__ = ["Plan", "choose", "launches_of", "special_plan"]

@@ -7,23 +7,21 @@ and a block of panels. Nothing here changes the order of any sum, so results do 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
-from unstride.plan.across import AcrossPlan
 from unstride.plan.direct import DirectPlan
 from unstride.plan.job import Job, Outer, Panel, VRange
 from unstride.plan.machine import Machine
 from unstride.plan.phases import AxisPhases, Phase, Tap
-from unstride.plan.winograd import WinogradPlan
 from unstride.problem import Problem
 
-__all__ = ["Launch", "plan_across_launch", "plan_launch", "plan_winograd_launch", "wastes_taps"]
+__all__ = ["STRIP_BYTES", "Grid", "Launch", "LaunchBuilder", "largest", "plan_launch", "round_up", "wastes_taps"]
 
-_STRIP_BYTES = 240 * 1024
+STRIP_BYTES = 240 * 1024
 _NOWHERE = (0, 0, 0, 0)
-_FEW_UNITS = 8  # with fewer units than this, Winograd cuts the panels too
+
 _ROW = AxisPhases(1, 1, (Phase(0, (Tap(0, 0),)),))  # the missing row axis of a 1D case
 
 
@@ -41,7 +39,7 @@ class Launch:
 
 
 @dataclass(frozen=True)
-class _Grid:
+class Grid:
     """How positions, images and panels are cut."""
 
     images: int
@@ -98,7 +96,7 @@ class _Axis:
 
 def plan_launch(plan: DirectPlan, problem: Problem, machine: Machine, threads: int) -> Launch:
     """The launch of one problem: its structure must be the plan's."""
-    return _Builder(plan, problem, machine, threads).build()
+    return LaunchBuilder(plan, problem, machine, threads).build()
 
 
 def wastes_taps(plan: DirectPlan, problem: Problem, machine: Machine) -> bool:
@@ -108,30 +106,13 @@ def wastes_taps(plan: DirectPlan, problem: Problem, machine: Machine) -> bool:
     """
     if plan.merged or plan.depthwise or plan.reduce_channels < 64:
         return False
-    builder = _Builder(plan, problem, machine, 1)
+    builder = LaunchBuilder(plan, problem, machine, 1)
     return builder.v.useful_share * builder.x.useful_share < 0.8
 
 
-def plan_winograd_launch(
-    plan: WinogradPlan, problem: Problem, machine: Machine, threads: int
-) -> tuple[Launch, Launch] | None:
-    """The launch of one problem with Winograd, and the direct one, cut alike, for the units that Winograd leaves.
+class LaunchBuilder:
+    """Makes the launch of one problem by one direct plan; other algorithms build on it."""
 
-    None where the map is too small for it to pay. The cut must not depend on the threads: a unit is the
-    grain of the choice between the two kernels, and that choice must not change the result.
-    """
-    builder = _Builder(plan.direct, problem, machine, threads)
-    grid = builder.winograd_grid(plan)
-    return None if grid is None else (builder.build_winograd(plan, grid), builder.build(grid))
-
-
-def plan_across_launch(plan: AcrossPlan, problem: Problem, machine: Machine, threads: int) -> Launch | None:
-    """The launch of one problem with vectors across x, or None where rows are too short to fill them."""
-    builder = _Builder(plan.direct, problem, machine, threads)
-    return builder.build_across(plan)
-
-
-class _Builder:
     def __init__(self, plan: DirectPlan, problem: Problem, machine: Machine, threads: int) -> None:
         self.plan, self.problem, self.machine, self.threads = plan, problem, machine, threads
         scatter = problem.direction == "scatter"
@@ -147,115 +128,16 @@ class _Builder:
         self.outer_hulls = [axis.hull(reach=self.prefill) for axis in self.outer]
         self.outer_positions = prod(high - low for low, high in self.outer_hulls)
 
-    def build_across(self, plan: AcrossPlan) -> Launch | None:
-        nv, nx = self.v_hull[1] - self.v_hull[0], self.x_hull[1] - self.x_hull[0]
-        lanes = plan.direct.tile.lanes
-        # Depthwise layers have another good kernel, with vectors of channels: it wins where rows are short.
-        shortest = 2 * lanes if plan.direct.depthwise else 3 * lanes // 4
-        if self.prefill or nx < shortest or not nv * self.problem.batch * self.outer_positions:
-            return None
-        size, step = self.compute_bytes, self.x.phases.result_step
-
-        def strip(v: int, x: int) -> int:
-            rows = self.v.phases.source_step * (v - 1) + self.v.phases.span
-            columns = _round(x - 1 + self.x.phases.span + lanes, lanes)
-            return size * (plan.direct.reduce_channels * len(plan.direct.planes) * rows * columns + 8 * lanes)
-
-        def lines(v: int, x: int) -> int:
-            return size * (v * plan.rows_per_group * (_round(x, lanes) + 4 * lanes) + 8 * lanes)
-
-        def fits(v: int, x: int) -> bool:
-            return strip(v, x) + lines(v, x) <= min(_STRIP_BYTES, self.machine.l2_bytes // 2)
-
-        x_unit = _largest(nx, lambda x: fits(1, x))
-        v_unit = _largest(nv, lambda v: fits(v, x_unit)) if x_unit == nx else 1
-        units = self.problem.batch * self.outer_positions * -(-nv // v_unit) * -(-nx // x_unit)
-        groups = len(plan.group_ends)
-        blocks = min(groups, max(1, -(-16 * self.threads // units)))
-        if units * blocks < 4 * self.threads and self.threads > 1:
-            v_unit = min(v_unit, -(-nv // (4 * self.threads)))
-        ends = tuple(plan.group_ends[(i + 1) * groups // blocks - 1] for i in range(blocks))
-        base = self.build(_Grid(1, v_unit, x_unit, ends))
-        steps = max(p[Panel.INNER_COUNT] * p[Panel.OUTER_COUNT] for p in plan.panels)
-        sizes = [
-            strip(v_unit, x_unit),
-            lines(v_unit, x_unit),
-            16 * steps + 16 * len(plan.direct.planes),
-            size * (x_unit * step + 4 * lanes * step),
-        ]
-        places = [sum(map(_round, sizes[:i])) for i in range(5)]
-        fields = list(base.fields)
-        fields[Job.OFFSET_STRIP], fields[Job.OFFSET_OUT], fields[Job.OFFSET_TAPS] = places[:3]
-        fields[Job.OFFSET_PRODUCTS], fields[Job.SCRATCH_PER_SLOT] = places[3:]
-        return replace(base, fields=tuple(fields), scratch_per_slot=places[4])
-
-    def build_winograd(self, plan: WinogradPlan, grid: _Grid) -> Launch:
-        """The Winograd launch: the direct one with room for the transformed strip and the products."""
-        base = self.build(grid)
-        tiles = self._tiles(plan, grid)
-        lanes, vectors = plan.direct.tile.lanes, plan.direct.tile.vectors
-        channels = plan.direct.reduce_channels * self.problem.groups
-        row = _round(channels, lanes) + lanes
-        strip_pixels = (
-            grid.images
-            * len(plan.direct.planes)
-            * (-(-grid.v_unit // plan.v.outputs) * plan.v.outputs + plan.v.taps - 1)
-            * (-(-grid.x_unit // plan.x.outputs) * plan.x.outputs + plan.x.taps - 1)
-        )
-        strip = _round((strip_pixels * plan.direct.pixel_pitch + 2 * plan.direct.tile.columns) * self.compute_bytes)
-        out = base.fields[Job.OFFSET_TAPS] - base.fields[Job.OFFSET_OUT]
-        taps = base.scratch_per_slot - base.fields[Job.OFFSET_TAPS]
-        planes = len(plan.direct.planes)
-        over = plan.direct.tile.rows * row  # the last block of tiles may read rows that hold nothing
-        transformed = _round((planes * plan.points * (tiles * row + lanes) + over) * self.compute_bytes)
-        blocks = -(-tiles // plan.direct.tile.rows)
-        products = _round(plan.points * blocks * plan.direct.tile.rows * vectors * lanes * self.compute_bytes)
-        fields = list(base.fields)
-        fields[Job.OFFSET_OUT] = strip
-        fields[Job.OFFSET_TAPS] = strip + out
-        fields[Job.OFFSET_TRANSFORMED] = strip + out + taps
-        fields[Job.OFFSET_PRODUCTS] = strip + out + taps + transformed
-        fields[Job.OFFSET_TARGETS] = strip + out + taps + transformed + products
-        fields[Job.SCRATCH_PER_SLOT] = total = strip + out + taps + transformed + products + _round(8 * tiles)
-        return replace(base, fields=tuple(fields), scratch_per_slot=total)
-
-    def _tiles(self, plan: WinogradPlan, grid: _Grid) -> int:
-        return grid.images * -(-grid.v_unit // plan.v.outputs) * -(-grid.x_unit // plan.x.outputs)
-
-    def winograd_grid(self, plan: WinogradPlan) -> _Grid | None:
-        nv, nx = self.v_hull[1] - self.v_hull[0], self.x_hull[1] - self.x_hull[0]
-        batch = self.problem.batch
-        if self.prefill or not nv * nx * batch * self.outer_positions:
-            return None
-        tiles_v, tiles_x = -(-nv // plan.v.outputs), -(-nx // plan.x.outputs)
-        per_image = tiles_v * tiles_x
-        total = batch * per_image * self.outer_positions
-        useful = nv * nx / (tiles_v * plan.v.outputs * tiles_x * plan.x.outputs)
-        if total < 8 or plan.gain * useful < 1.25:
-            return None
-        channels = plan.direct.reduce_channels * self.problem.groups
-        tile_bytes = len(plan.direct.planes) * plan.points * (channels + plan.direct.tile.lanes) * self.compute_bytes
-        most = max(plan.direct.tile.rows, min(112, self.machine.l2_bytes // 2 // tile_bytes))
-        if per_image <= most:
-            images, v_tiles, x_tiles = _even(batch, most // per_image), tiles_v, tiles_x
-        elif tiles_x <= most:
-            images, v_tiles, x_tiles = 1, _even(tiles_v, most // tiles_x), tiles_x
-        else:
-            images, v_tiles, x_tiles = 1, 1, _even(tiles_x, most)
-        units = -(-batch // images) * -(-tiles_v // v_tiles) * -(-tiles_x // x_tiles) * self.outer_positions
-        blocks = self._panel_blocks(-(-_FEW_UNITS // units)) if units < _FEW_UNITS else (len(self.plan.panels),)
-        return _Grid(images, v_tiles * plan.v.outputs, x_tiles * plan.x.outputs, blocks)
-
-    def build(self, grid: _Grid | None = None) -> Launch:
+    def build(self, grid: Grid | None = None) -> Launch:
         grid = grid or self._grid()
         tables = [self._x_table(), self._v_table(), self._outer_table(), self._block_table(grid), self._tap_table()]
         starts = [sum(map(len, tables[:i])) for i in range(len(tables))]
         v_blocks, x_blocks = _blocks(self.v_hull, grid.v_unit), _blocks(self.x_hull, grid.x_unit)
         n_blocks = -(-self.problem.batch // grid.images)
-        strip = _round(self._strip_bytes(grid.images, grid.v_unit, grid.x_unit))
-        out = _round(self._out_bytes(grid.images, grid.v_unit, grid.x_unit))
+        strip = round_up(self._strip_bytes(grid.images, grid.v_unit, grid.x_unit))
+        out = round_up(self._out_bytes(grid.images, grid.v_unit, grid.x_unit))
         steps = max((p[Panel.INNER_COUNT] * p[Panel.OUTER_COUNT] for p in self.plan.panels), default=0)
-        taps = _round(16 * steps + 16 * len(self.plan.planes))
+        taps = round_up(16 * steps + 16 * len(self.plan.planes))
         fields = {
             **self._source_fields(),
             **self._result_fields(),
@@ -297,18 +179,18 @@ class _Builder:
 
     # -- how the work is cut
 
-    def _grid(self) -> _Grid:
+    def _grid(self) -> Grid:
         """The cheapest way to cut the work, by a simple model of a core's cycles."""
         whole = (len(self.plan.panels),)
         nv, nx = self.v_hull[1] - self.v_hull[0], self.x_hull[1] - self.x_hull[0]
         if not nv * nx * self.outer_positions * self.problem.batch:
-            return _Grid(1, 1, 1, whole)
+            return Grid(1, 1, 1, whole)
         counts = (1, self.threads, 4 * self.threads, 16 * self.threads)
         choices = [self._panel_blocks(count) for count in counts]
-        best, best_cost = _Grid(1, 1, 1, whole), float("inf")
+        best, best_cost = Grid(1, 1, 1, whole), float("inf")
         for images, v, x in dict.fromkeys(self._boxes(nv, nx)):
             for blocks in dict.fromkeys(choices):
-                grid = _Grid(images, v, x, blocks)
+                grid = Grid(images, v, x, blocks)
                 cost = self._cycles(grid, nv, nx)
                 if cost < best_cost * 0.995:
                     best, best_cost = grid, cost
@@ -318,13 +200,13 @@ class _Builder:
         """Boxes whose strips fit in L2: whole ones, ones cut for the threads, and single rows or columns of many
         images, which can leave out the taps that would read padding."""
         batch, pieces = self.problem.batch, range(1, 8 * self.threads + 1)
-        budget = min(_STRIP_BYTES, self.machine.l2_bytes // 2)
+        budget = min(STRIP_BYTES, self.machine.l2_bytes // 2)
 
         def images(v: int, x: int) -> int:
-            return _largest(batch, lambda n: self._footprint(n, v, x) <= budget)
+            return largest(batch, lambda n: self._footprint(n, v, x) <= budget)
 
-        x_unit = _largest(nx, lambda x: self._footprint(1, 1, x) <= budget)
-        v_unit = _largest(nv, lambda v: self._footprint(1, v, x_unit) <= budget) if x_unit == nx else 1
+        x_unit = largest(nx, lambda x: self._footprint(1, 1, x) <= budget)
+        v_unit = largest(nv, lambda v: self._footprint(1, v, x_unit) <= budget) if x_unit == nx else 1
         most = images(v_unit, x_unit)
         yield most, v_unit, x_unit
         for piece in pieces:
@@ -336,7 +218,7 @@ class _Builder:
             for piece in (1, self.threads, 2 * self.threads):
                 yield min(images(v, x), -(-batch // piece)), v, x
 
-    def _cycles(self, grid: _Grid, nv: int, nx: int) -> float:
+    def _cycles(self, grid: Grid, nv: int, nx: int) -> float:
         """What the busiest thread spends, roughly: products, or the weights' way from memory; filling; listing rows."""
         tile, plan = self.plan.tile, self.plan
         blocks = len(grid.panel_blocks)
@@ -459,7 +341,7 @@ class _Builder:
             table += [values[field] for field in Outer]
         return table
 
-    def _block_table(self, grid: _Grid) -> list[int]:
+    def _block_table(self, grid: Grid) -> list[int]:
         return [0, *grid.panel_blocks]
 
     def _tap_table(self) -> list[int]:
@@ -519,7 +401,7 @@ def _mostly_out_of_reach(axes: list[_Axis]) -> bool:
     return visited > 2 * reached + 4096
 
 
-def _largest(limit: int, fits: object) -> int:
+def largest(limit: int, fits: object) -> int:
     """The largest value in [1, limit] that fits (1 if none does), made even over the pieces it cuts."""
     assert callable(fits)
     low, high = 1, max(1, limit)
@@ -528,12 +410,6 @@ def _largest(limit: int, fits: object) -> int:
         low, high = (middle, high) if fits(middle) else (low, middle - 1)
     pieces = -(-max(1, limit) // low)
     return -(-max(1, limit) // pieces)
-
-
-def _even(total: int, most: int) -> int:
-    """The largest even share of `total` that is at most `most`."""
-    pieces = -(-total // max(1, most))
-    return -(-total // pieces)
 
 
 def _blocks(hull: tuple[int, int], unit: int) -> int:
@@ -548,5 +424,5 @@ def _strides(problem: Problem, shape: tuple[int, ...]) -> list[int]:
     return strides if problem.rank > 1 else [*strides[:2], 0, strides[2]]
 
 
-def _round(count: int, multiple: int = 256) -> int:
+def round_up(count: int, multiple: int = 256) -> int:
     return -(-count // multiple) * multiple

@@ -1,0 +1,93 @@
+"""How a call is cut for Winograd: units of whole tiles, the same for every number of threads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from unstride.plan.job import Job
+from unstride.plan.launch import Grid, Launch, LaunchBuilder, round_up
+from unstride.plan.machine import Machine
+from unstride.plan.winograd import WinogradPlan
+from unstride.problem import Problem
+
+__all__ = ["plan_winograd_launch"]
+
+_FEW_UNITS = 8  # with fewer units than this, the panels are cut too
+
+
+def plan_winograd_launch(
+    plan: WinogradPlan, problem: Problem, machine: Machine, threads: int
+) -> tuple[Launch, Launch] | None:
+    """The launch of one problem with Winograd, and the direct one, cut alike, for the units that Winograd leaves.
+
+    None where the map is too small for it to pay. The cut must not depend on the threads: a unit is the
+    grain of the choice between the two kernels, and that choice must not change the result.
+    """
+    builder = _Builder(plan.direct, problem, machine, threads)
+    grid = builder.winograd_grid(plan)
+    return None if grid is None else (builder.build_winograd(plan, grid), builder.build(grid))
+
+
+class _Builder(LaunchBuilder):
+    def build_winograd(self, plan: WinogradPlan, grid: Grid) -> Launch:
+        """The Winograd launch: the direct one with room for the transformed strip and the products."""
+        base = self.build(grid)
+        tiles = self._tiles(plan, grid)
+        lanes, vectors = plan.direct.tile.lanes, plan.direct.tile.vectors
+        channels = plan.direct.reduce_channels * self.problem.groups
+        row = round_up(channels, lanes) + lanes
+        strip_pixels = (
+            grid.images
+            * len(plan.direct.planes)
+            * (-(-grid.v_unit // plan.v.outputs) * plan.v.outputs + plan.v.taps - 1)
+            * (-(-grid.x_unit // plan.x.outputs) * plan.x.outputs + plan.x.taps - 1)
+        )
+        strip = round_up((strip_pixels * plan.direct.pixel_pitch + 2 * plan.direct.tile.columns) * self.compute_bytes)
+        out = base.fields[Job.OFFSET_TAPS] - base.fields[Job.OFFSET_OUT]
+        taps = base.scratch_per_slot - base.fields[Job.OFFSET_TAPS]
+        planes = len(plan.direct.planes)
+        over = plan.direct.tile.rows * row  # the last block of tiles may read rows that hold nothing
+        transformed = round_up((planes * plan.points * (tiles * row + lanes) + over) * self.compute_bytes)
+        blocks = -(-tiles // plan.direct.tile.rows)
+        products = round_up(plan.points * blocks * plan.direct.tile.rows * vectors * lanes * self.compute_bytes)
+        fields = list(base.fields)
+        fields[Job.OFFSET_OUT] = strip
+        fields[Job.OFFSET_TAPS] = strip + out
+        fields[Job.OFFSET_TRANSFORMED] = strip + out + taps
+        fields[Job.OFFSET_PRODUCTS] = strip + out + taps + transformed
+        fields[Job.OFFSET_TARGETS] = strip + out + taps + transformed + products
+        fields[Job.SCRATCH_PER_SLOT] = total = strip + out + taps + transformed + products + round_up(8 * tiles)
+        return replace(base, fields=tuple(fields), scratch_per_slot=total)
+
+    def _tiles(self, plan: WinogradPlan, grid: Grid) -> int:
+        return grid.images * -(-grid.v_unit // plan.v.outputs) * -(-grid.x_unit // plan.x.outputs)
+
+    def winograd_grid(self, plan: WinogradPlan) -> Grid | None:
+        nv, nx = self.v_hull[1] - self.v_hull[0], self.x_hull[1] - self.x_hull[0]
+        batch = self.problem.batch
+        if self.prefill or not nv * nx * batch * self.outer_positions:
+            return None
+        tiles_v, tiles_x = -(-nv // plan.v.outputs), -(-nx // plan.x.outputs)
+        per_image = tiles_v * tiles_x
+        total = batch * per_image * self.outer_positions
+        useful = nv * nx / (tiles_v * plan.v.outputs * tiles_x * plan.x.outputs)
+        if total < 8 or plan.gain * useful < 1.25:
+            return None
+        channels = plan.direct.reduce_channels * self.problem.groups
+        tile_bytes = len(plan.direct.planes) * plan.points * (channels + plan.direct.tile.lanes) * self.compute_bytes
+        most = max(plan.direct.tile.rows, min(112, self.machine.l2_bytes // 2 // tile_bytes))
+        if per_image <= most:
+            images, v_tiles, x_tiles = even_share(batch, most // per_image), tiles_v, tiles_x
+        elif tiles_x <= most:
+            images, v_tiles, x_tiles = 1, even_share(tiles_v, most // tiles_x), tiles_x
+        else:
+            images, v_tiles, x_tiles = 1, 1, even_share(tiles_x, most)
+        units = -(-batch // images) * -(-tiles_v // v_tiles) * -(-tiles_x // x_tiles) * self.outer_positions
+        blocks = self._panel_blocks(-(-_FEW_UNITS // units)) if units < _FEW_UNITS else (len(self.plan.panels),)
+        return Grid(images, v_tiles * plan.v.outputs, x_tiles * plan.x.outputs, blocks)
+
+
+def even_share(total: int, most: int) -> int:
+    """The largest even share of `total` that is at most `most`."""
+    pieces = -(-total // max(1, most))
+    return -(-total // pieces)
