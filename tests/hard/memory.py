@@ -13,6 +13,7 @@ import gc
 import inspect
 import resource
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -43,16 +44,16 @@ _ALLOCATORS = ("empty", "zeros", "full", "array", "ascontiguousarray")
 
 
 def _one_size(seed: int) -> str:
-    """One problem with `2**power` bytes somewhere; what is wrong with the outcome, if anything is."""
+    """One problem with `2**power` bytes somewhere: "=result", "=refused", or what is wrong."""
     rng = Random(f"memory {seed}")
     size = int(2 ** rng.uniform(20, 70)) // 4
     warnings.simplefilter("ignore", RuleWarning)
     try:
-        return (_large_result, _large_output_shape, _large_batch, _large_filter, _large_gradient)[seed % 5](size)
+        return _LARGE[seed % len(_LARGE)](size) or "=result"
     except SizeLimitError:
-        return ""
+        return "=refused"
     except UnstrideError as error:  # a size beyond 2**31 - 1 may be refused as an attribute
-        return "" if size > 2**30 else f"{size} elements: {error}"
+        return "=refused" if size > 2**30 else f"{size} elements: {error}"
 
 
 def _seen_everywhere(shape: tuple[int, ...]) -> Any:
@@ -97,13 +98,20 @@ def _large_gradient(size: int) -> str:
     return "" if (y[0, :5] == 3).all() else f"delta of {size}: {y.ravel()[:3]}"
 
 
+_LARGE = (_large_result, _large_output_shape, _large_batch, _large_filter, _large_gradient)
+
+
 def sizes(tally: Tally, count: int) -> None:
+    outcomes: Counter[str] = Counter()
+
     def limited(seed: int) -> str:
         resource.setrlimit(resource.RLIMIT_AS, (_LIMIT, _LIMIT))
         return _one_size(seed)
 
-    for seed, fault in forks.survey(count, limited, seconds=300, per_child=1):
-        tally.add("sizes under 2 GB", fault and f"size {seed}: {fault}")
+    for seed, answer in forks.survey(count, limited, seconds=300, per_child=1):
+        outcomes[answer] += 1
+        tally.add("sizes under 2 GB", "" if answer.startswith("=") else f"size {seed}: {answer}")
+    tally.note(f"sizes under 2 GB: {outcomes['=result']} results, {outcomes['=refused']} refused")
 
 
 # --- refused allocations --------------------------------------------------------------------------------------------
