@@ -194,7 +194,8 @@ def subjects(count: int) -> list[Subject]:
 
     def recorded(key: str, build_ir: Callable[[], str], isa: Any, symbols: Any, **options: Any) -> Any:
         if key != "pool":
-            found.setdefault(key, Subject(key, build_ir(), isa, tuple(symbols)))
+            if key not in found:
+                found[key] = Subject(key, build_ir(), isa, tuple(symbols))
             used.add(key)
         return library(key, build_ir, isa, symbols, **options)
 
