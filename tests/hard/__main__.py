@@ -28,7 +28,7 @@ PROGRAMS = (
     "mutants",
     "guard",
     "targets",
-    "numbers",
+    "floats",
     "processes",
     "cache",
     "fuzzers",

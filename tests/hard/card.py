@@ -20,7 +20,7 @@ TITLES = {
     "fuzzers": "Coverage-guided fuzzing",
     "processes": "Forks, interrupts, exits, threads",
     "memory": "Memory: limits, refused allocations, leaks",
-    "numbers": "Numbers: patterns, subnormals, NaN and infinity, equal bits",
+    "floats": "Numbers: patterns, subnormals, NaN and infinity, equal bits",
     "mutants": "Mutants of the generated code",
     "targets": "Other processors",
 }

@@ -137,4 +137,4 @@ def run(tally: Tally, full: bool) -> None:
 
 
 if __name__ == "__main__":
-    main("numbers", run, __doc__)
+    main("floats", run, __doc__)
