@@ -1,13 +1,13 @@
 """Every error this package raises on purpose.
 
-    UnstrideError
-    ├── AttributeValueError   (also ValueError)   a bad attribute of an operator
-    ├── ShapeError            (also ValueError)   sizes or ranks that do not belong together
-    ├── DTypeError            (also TypeError)    an element type that is not supported, or two that differ
-    ├── SizeLimitError        (also MemoryError)  a result or a scratch buffer that is too large
-    └── FormatError           (also ValueError)   a file that is damaged, hostile or not understood
+UnstrideError
+├── AttributeValueError   (also ValueError)   a bad attribute of an operator
+├── ShapeError            (also ValueError)   sizes or ranks that do not belong together
+├── DTypeError            (also TypeError)    an element type that is not supported, or two that differ
+├── SizeLimitError        (also MemoryError)  a result or a scratch buffer that is too large
+└── FormatError           (also ValueError)   a file that is damaged, hostile or not understood
 
-    RuleWarning               (a UserWarning)     two rule sets give different answers for the call at hand
+RuleWarning               (a UserWarning)     two rule sets give different answers for the call at hand
 """
 
 from __future__ import annotations
