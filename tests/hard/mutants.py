@@ -88,7 +88,7 @@ def walled(case: Case, at_end: bool) -> str:
 
 
 def not_finite(case: Case, at: int) -> str:
-    """An infinite weight: the packer must notice."""
+    """An infinite weight: the packer must notice, and padding must not be multiplied."""
     data, filter, bias = judge.exact_operands(case)
     filter.flat[at % filter.size] = np.inf
     with np.errstate(all="ignore"):
@@ -127,7 +127,7 @@ def suite(count: int) -> Iterator[Check]:
     """Checks for every family, `count` of them each."""
     for family, (layout, accuracy, channels) in FAMILIES.items():
         rng = Random(f"mutants {family}")
-        for index in range(count):
+        for index in range(2 * count if family.startswith("gradient") else count):
             at_end = bool(index % 2)
             if family == "bias f32":
                 yield partial(bias_gradient, _for_bias(rng), index, at_end)
@@ -138,7 +138,7 @@ def suite(count: int) -> Iterator[Check]:
             else:
                 case = _for_kernel(rng, layout, accuracy, rng.choice(channels), index)
                 yield partial(walled, case, at_end)
-                if index % 8 == 0 and family == "pack f32":
+                if index % 4 == 0 and accuracy == "strict":
                     yield partial(not_finite, case, index)
 
 
@@ -173,14 +173,15 @@ def _for_winograd(rng: Random) -> Problem:
     b, more, n = rng.randint(0, 2), rng.randint(-2, 0), rng.choice((1, 1, 2, 3))
     y = (2 * (v - 1) + k - b + more, 2 * (x - 1) + k - b)
     if rng.random() < 0.3:
-        x, v, y = 7, 6, (10 + k - b, 12 + k - b)
+        x, v = rng.randint(6, 9), rng.randint(5, 9)
+        y = (2 * (v - 1) + k - b, 2 * (x - 1) + k - b)
         axes = f"x3x{v}x{x} k2x{k}x{k} s1x2x2 d1x1x1 b0x{b}x{b} y4x{y[0]}x{y[1]}"
         return Problem.parse(f"scatter f32 NXC GIOX n1 g1 i1 o1 {axes}")
     return Problem.parse(f"scatter f32 NXC GIOX n{n} g1 i1 o1 x{v}x{x} k{k}x{k} s2x2 d1x1 b{b}x{b} y{y[0]}x{y[1]}")
 
 
 def _for_gradient(rng: Random, layout: str) -> Problem:
-    channels = (1, 2, 3, 5, 9, 14, 16, 17, 31, 33, 40)
+    channels = (1, 2, 3, 4, 5, 6, 8, 10, 12, 13, 14, 16, 17, 18, 31, 32, 33, 40)
     limits = {"max_macs": 400_000, "max_elements": 30_000}
     problem = random_problem(rng, dtypes=("f32",), data_layouts=(layout,), channels=channels, **limits)  # type: ignore[arg-type]
     return replace(problem, groups=1) if rng.random() < 0.8 else problem
@@ -233,10 +234,13 @@ def _forget() -> None:
 SURVIVED, SAME, REFUSED = "survived", "the same code", "refused by LLVM"
 
 
-# What is known of mutants that nothing can catch, or almost nothing: (part of the description, reason).
+# What is known of mutants that nothing can catch: (part of the description, reason). The numbers are those of LLVM's
+# values: after a change of the code generator a survivor is unknown again, and has to be looked at.
 KNOWN = (
-    ('in pack: %".80"', "only the zeros behind a panel's last column change, and nothing computed from them is stored"),
-    ('in pack: %".95"', "flags of neighbours overlap, yet one that was set stays set when panels come in order"),
+    ('in pack: %".80"', "only the zeros behind a panel's last column change; nothing computed from them is stored"),
+    ('in run: %".1293"', "one tile more at the end of a row: all its outputs lie beyond the box and are not stored"),
+    ('in reduce: %".20"', "a task also sums the segments of the next one: the same numbers, written twice"),
+    ('in fold: %".10"', "another field that, for this function, always holds the same number"),
 )
 
 

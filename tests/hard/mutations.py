@@ -10,7 +10,8 @@ Changes that cannot matter, whatever the code is for, are not planted:
 * a prefetch may fetch anything; the lanes of a sum over lanes may come in any order;
 * the choice among ways that give the same numbers (`tile_*`: are all columns stored? `transpose_*`: which block fits?
   `line_*`: which width holds what is left?), and the last block of a transposition, which may be done twice;
-* `zero` may run over, by contract.
+* `zero` may run over, by contract;
+* the pitch of lines in scratch, rounded up to vectors: any that all sides share, and that is long enough, is right.
 """
 
 from __future__ import annotations
@@ -54,10 +55,10 @@ _GEP_VARIABLE = re.compile(r"(getelementptr (?:inbounds )?)(\w+)(, ptr \S+, i64 
 _CONSTANT = re.compile(r"(= (?:add|sub|mul)(?: nsw)? i64 \S+, )(-?\d+)$")
 _SUM = re.compile(r"= (add|sub)( nsw)? i64 (\S+), (%\S+)$")
 _PRODUCT = re.compile(r"= mul( nsw)? i64 (\S+), (%\S+)$")
-_MASK = re.compile(r"(= and i64 \S+, )(-\d+)$")
+_MASK = re.compile(r"(= and i64 \S+, )(-2)$")
 _LOGIC = re.compile(r"= (and|or) i1 ")
 _SHUFFLE = re.compile(r"shufflevector <[^>]+> (\S+), <[^>]+> (\S+), <[^>]+> <(i32 \d+(?:, i32 \d+)+)>$")
-_WIDER = {"float": "i64", "i64": "i32", "half": "i32", "i16": "i32", "double": "i32"}
+_WIDER = {"float": "i64", "i64": "i128", "half": "i32", "i16": "i32", "double": "i32"}
 
 
 def mutants(text: str) -> list[Mutant]:
@@ -98,7 +99,7 @@ def _changed(function: str, line: str, before: str, after: str) -> Iterator[tupl
     if (match := _GEP_VARIABLE.search(line)) and match[2] in _WIDER:
         yield "stride", line.replace(match[0], match[1] + _WIDER[match[2]] + match[3], 1)
     if match := _MASK.search(line):
-        yield "mask", line.replace(match[0], f"{match[1]}{int(match[2]) // 2}", 1)
+        yield "mask", line.replace(match[0], f"{match[1]}-1", 1)
     if (match := _LOGIC.search(line)) and not chooses:
         yield "mask", line.replace(f"= {match[1]} i1", f"= {'or' if match[1] == 'and' else 'and'} i1", 1)
     if (match := _SHUFFLE.search(line)) and match[1] != match[2]:
@@ -119,7 +120,7 @@ def _bounds(function: str, line: str, match: re.Match[str], before: str, after: 
             return
         if function.startswith("transpose_"):
             return
-    elif function.startswith(("tile_", "transpose_")):
+    elif function.startswith(("tile_", "transpose_", "line_")):
         return
     if function.startswith("sum_") and right.isdigit():
         yield "bound", line.replace(f"icmp {operator} ", "icmp sle ", 1)
