@@ -60,6 +60,8 @@ class TileKind:
 
         Rows in between are doubled up: that costs less than the time to compile every height.
         """
+        if self.regular:  # the last tile of a sweep may run over, so two heights are enough
+            return (self.most_rows // 2, self.most_rows) if vectors == self.most_vectors else (self.most_rows,)
         if self.most_rows <= 8:
             return tuple(range(1, self.most_rows + 1)) if vectors == self.most_vectors else (1, 2, 4, self.most_rows)
         return (2, 4, 8, self.most_rows) if vectors == self.most_vectors else (4, self.most_rows)
