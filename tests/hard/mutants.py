@@ -42,6 +42,7 @@ MUTANTS = (9, 400)
 CHECKS = (12, 400)
 _SHARE = 0.99
 _CPU_SECONDS = 8
+_WEIGHT = 500
 
 Check = Callable[[], str]
 
@@ -164,6 +165,9 @@ def _long_lines(rng: Random) -> Problem:
     b, v = rng.randint(-2, 3), rng.randint(1, 4)
     y = max(0, s * (x - 1) + (k - 1) * d + 1 - b + rng.randint(-3, 3))
     rows = f"x{v}x{x} k2x{k} s1x{s} d1x{d} b0x{b} y{v + 1}x{y}"
+    if rng.random() < 0.2:  # phases of two outer axes
+        x, y = x % 40 + 1, s * (x % 40) + (k - 1) * d + 1
+        rows = f"x2x2x2x{x} k3x2x2x{k} s2x2x1x{s} d1x1x1x{d} b1x0x0x0 y3x4x3x{y}"
     return Problem.parse(f"scatter f32 NCX GIOX n1 g1 i1 o1 {rows}")
 
 
@@ -238,6 +242,7 @@ SURVIVED, SAME, REFUSED = "survived", "the same code", "refused by LLVM"
 # values: after a change of the code generator a survivor is unknown again, and has to be looked at.
 KNOWN = (
     ('in pack: %".80"', "only the zeros behind a panel's last column change; nothing computed from them is stored"),
+    ('in run: %".470"', "a tap outside the source is left out to save time only: the strip holds zeros there"),
     ('in run: %".1293"', "one tile more at the end of a row: all its outputs lie beyond the box and are not stored"),
     ('in reduce: %".20"', "a task also sums the segments of the next one: the same numbers, written twice"),
     ('in fold: %".10"', "another field that, for this function, always holds the same number"),
@@ -298,32 +303,37 @@ def judged(subject: Subject, count: int, seed: int) -> Iterator[tuple[Mutant, st
         yield mutant, answer
 
 
+def shares(chosen: list[Subject], total: int) -> list[int]:
+    """How many mutants each kernel gets: small ones, whose every line would be drawn, fewer."""
+    weights = [min(_WEIGHT, len(mutants(subject.text))) for subject in chosen]
+    ends = [total * sum(weights[: i + 1]) // sum(weights) for i in range(len(chosen))]
+    return [end - start for start, end in zip([0, *ends], ends, strict=False)]
+
+
 def run(tally: Tally, full: bool) -> None:
     os.environ["UNSTRIDE_NUM_THREADS"] = "2"
     chosen = subjects(CHECKS[full])
     kinds: Counter[str] = Counter()
-    survivors: list[str] = []
-    total = 0
-    for index, subject in enumerate(chosen):
-        count = (MUTANTS[full] - total) // (len(chosen) - index)
+    survivors, explained = [], 0
+    for index, (subject, count) in enumerate(zip(chosen, shares(chosen, MUTANTS[full]), strict=True)):
         for mutant, answer in judged(subject, count, index):
-            total += 1
             kinds[mutant.kind] += 1
             tally.add(f"mutants of {subject.key}")
             if answer == SURVIVED:
-                why = next((reason for part, reason in KNOWN if part in str(mutant)), "no reason known")
-                survivors.append(f"{subject.key}, {mutant} ({why})")
+                why = next((reason for part, reason in KNOWN if part in str(mutant)), "")
+                explained += bool(why)
+                survivors.append(f"{subject.key}, {mutant} ({why or 'no reason known'})")
                 print(f"  survived: {survivors[-1]}", flush=True)
         if subject.unreached:
             tally.note(f"{subject.key}: no check reaches {', '.join(subject.unreached)}")
-    caught = total - len(survivors)
-    tally.note(
-        f"{caught} of {total} caught, over {len(chosen)} kernels: " + ", ".join(f"{n} {k}" for k, n in kinds.items())
-    )
+    total = kinds.total()
+    said = ", ".join(f"{n} {kind}" for kind, n in kinds.items())
+    tally.note(f"mutants: {total - len(survivors)} of {total} caught ({said}), over {len(chosen)} kernels")
     for survivor in survivors:
-        tally.note(f"survivor: {survivor}")
-    if caught < _SHARE * total:
-        tally.add("share caught", f"{caught} of {total} is below {_SHARE:.0%}", runs=0)
+        tally.note(f"survivor: {survivor.replace('|', '/')}")
+    unknown = len(survivors) - explained
+    if unknown > (1 - _SHARE) * total:
+        tally.add("share caught", f"{unknown} of {total} survive for no known reason", runs=0)
 
 
 if __name__ == "__main__":
