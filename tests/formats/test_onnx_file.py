@@ -215,14 +215,18 @@ def test_a_model_exported_by_torch(tmp_path: Path) -> None:
     torch.onnx.export(model, tuple(data), str(path), dynamo=False)
     layers = read(path)
     assert len(layers) == 3
+    engine = pytest.importorskip("onnxruntime")
+    session = engine.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    inputs = {node.name: x.numpy() for node, x in zip(session.get_inputs(), data, strict=True)}
     with torch.no_grad():
-        expected = model(*data)
-    for layer, x, y in zip(layers, data, expected, strict=True):
+        expected = [y.numpy() for y in model(*data)]
+    for layer, x, y, z in zip(layers, data, expected, session.run(None, inputs), strict=True):
         assert layer.data_shape == tuple(x.shape), "inferred, for the exporter leaves inner sizes out"
         values, weights, bias = x.relu().numpy(), layer.weights(), layer.bias()
         result = layer.operator(values, weights, bias)
         bound = 2 * error_bound(layer.operator.problem(values.shape, weights.shape), values, weights, bias)
-        assert (np.abs(result - y.numpy()) <= bound).all()
+        assert (np.abs(result - y) <= bound).all()
+        assert (np.abs(result - z) <= bound).all()
 
 
 def test_without_the_onnx_package_the_error_says_what_to_install(
