@@ -3,8 +3,8 @@
 Changes that cannot matter, whatever the code is for, are not planted:
 
 * at a tie, both operands of a minimum or maximum are the same;
-* whether a loop is entered at all is turned around, not relaxed: relaxing it changes only loops of no turns, and most
-  have at least one;
+* whether a loop is entered at all, or whether there is anything to do (`> 0`), is turned around, not relaxed: relaxing
+  it changes only what has no turns;
 * so is whether a row of a tile of sums (`sum_*`) counts: most rows of a tile are never the last;
 * a loop's step only grows: a smaller one repeats what is done, which copying and filling forgive;
 * a prefetch may fetch anything; the lanes of a sum over lanes may come in any order;
@@ -122,8 +122,9 @@ def _bounds(function: str, line: str, match: re.Match[str], before: str, after: 
             return
     elif function.startswith(("tile_", "transpose_", "line_")):
         return
-    if function.startswith("sum_") and right.isdigit():
-        yield "bound", line.replace(f"icmp {operator} ", "icmp sle ", 1)
+    counts = function.startswith("sum_") and right.isdigit()
+    if operator == "sgt" and (counts or right == "0"):
+        yield "bound", line.replace("icmp sgt ", "icmp sle ", 1)
         return
     yield "bound", line.replace(f"icmp {operator} ", f"icmp {_RELAXED[operator]} ", 1)
 
