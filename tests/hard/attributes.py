@@ -50,15 +50,15 @@ def run(tally: Tally, full: bool) -> None:
     for kind, legal in LEGAL.items():
         for name, parameter in inspect.signature(kind).parameters.items():
             for value in VALUES:
-                tally.add("single", fault(kind, {**legal, name: value}))
+                tally.add("single attributes", fault(kind, {**legal, name: value}))
             if parameter.default is not inspect.Parameter.empty:  # without a default it is Python's own TypeError
-                tally.add("missing", fault(kind, {k: v for k, v in legal.items() if k != name}))
+                tally.add("missing attributes", fault(kind, {k: v for k, v in legal.items() if k != name}))
     rng, kinds = Random(0), list(LEGAL)
     for _ in range(COMBINATIONS[full]):
         kind = rng.choice(kinds)
         names = list(inspect.signature(kind).parameters)
         chosen = rng.sample(names, rng.randint(2, min(5, len(names))))
-        tally.add("combination", fault(kind, {**LEGAL[kind], **{name: rng.choice(VALUES) for name in chosen}}))
+        tally.add("combinations", fault(kind, {**LEGAL[kind], **{name: rng.choice(VALUES) for name in chosen}}))
 
 
 if __name__ == "__main__":

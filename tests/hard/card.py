@@ -35,7 +35,7 @@ def card(records: Sequence[dict[str, Any]], machine: str, minutes: float) -> str
             rows.append(_row(title, by_name[name]))
     runs, failures = (sum(record[field] for record in records) for field in ("runs", "failures"))
     rows.append(f"| **together** | **{_number(runs)}** | **{failures}** |")
-    rows += ["", f"The programs of `make hard` on {machine}, {minutes:.0f} minutes in all."]
+    rows += ["", f"`make hard`, {machine}: {minutes:.0f} minutes."]
     notes = [note for record in records for note in record["notes"]]
     return "\n".join([*rows, *(["", *(f"* {note}" for note in notes)] if notes else [])])
 

@@ -128,7 +128,7 @@ def equal_bits(tally: Tally, full: bool) -> None:
         tally.add("digests cold, disk, memory", f"{a} {first}, {b} {second}" if a != b else "")
     origins = {origin for origin, _ in cold} | {origin for origin, _ in disk}
     missing = {"cold", "disk", *(("memory",) if full else ())} - origins  # a slice may not meet one kernel twice
-    tally.add("origins", f"never {missing}" if missing else "")
+    tally.add("set of origins", f"never {missing}" if missing else "")
 
 
 def run(tally: Tally, full: bool) -> None:

@@ -285,7 +285,7 @@ def schedulers(tally: Tally, full: bool) -> None:
             continue
         for _ in range(5 if full else 1):
             fault = forks.alone(check, seconds=_PATIENCE)
-            tally.add(f"64 calls under {name}", fault, runs=64)
+            tally.add(f"calls under {name}", fault, runs=64)
 
 
 def run(tally: Tally, full: bool) -> None:
