@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from unstride.plan.job import Job
-from unstride.plan.launch import Grid, Launch, LaunchBuilder, round_up
+from unstride.plan.job import Job, Panel
+from unstride.plan.launch import STRIP_BYTES, Grid, Launch, LaunchBuilder, round_up
 from unstride.plan.machine import Machine
 from unstride.plan.winograd import WinogradPlan
 from unstride.problem import Problem
@@ -13,6 +13,8 @@ from unstride.problem import Problem
 __all__ = ["plan_winograd_launch"]
 
 _FEW_UNITS = 8  # with fewer units than this, the panels are cut too
+_STREAM = 5.0  # bytes that a core gets from beyond its L2 in a cycle
+_TRANSFORM = 3.0  # cycles of transforming one vector at one point, in or out
 
 
 def plan_winograd_launch(
@@ -70,8 +72,7 @@ class _Builder(LaunchBuilder):
         tiles_v, tiles_x = -(-nv // plan.v.outputs), -(-nx // plan.x.outputs)
         per_image = tiles_v * tiles_x
         total = batch * per_image * self.outer_positions
-        useful = nv * nx / (tiles_v * plan.v.outputs * tiles_x * plan.x.outputs)
-        if total < 8 or plan.gain * useful < 1.25:
+        if total < 8:
             return None
         channels = plan.direct.reduce_channels * self.problem.groups
         tile_bytes = len(plan.direct.planes) * plan.points * (channels + plan.direct.tile.lanes) * self.compute_bytes
@@ -84,7 +85,36 @@ class _Builder(LaunchBuilder):
             images, v_tiles, x_tiles = 1, 1, even_share(tiles_x, most)
         units = -(-batch // images) * -(-tiles_v // v_tiles) * -(-tiles_x // x_tiles) * self.outer_positions
         blocks = self._panel_blocks(-(-_FEW_UNITS // units)) if units < _FEW_UNITS else (len(self.plan.panels),)
+        if not self._pays(plan, total, units, len(blocks)):
+            return None
         return Grid(images, v_tiles * plan.v.outputs, x_tiles * plan.x.outputs, blocks)
+
+    def _pays(self, plan: WinogradPlan, tiles: int, units: int, blocks: int) -> bool:
+        """Whether Winograd beats the direct kernel, by what bounds either: products, or weights on their way in.
+
+        Transformed weights are larger, and every unit reads all of them: on small maps of many channels that costs
+        more than the products it saves. Nothing here may depend on the number of threads.
+        """
+        direct, lanes = plan.direct, plan.direct.tile.lanes
+        size = direct.packed_elements * self.compute_bytes
+        positions = self.problem.batch * self.outer_positions
+        positions *= (self.v_hull[1] - self.v_hull[0]) * (self.x_hull[1] - self.x_hull[0])
+        useful = self.v.useful_share * self.x.useful_share
+        strips = -(-positions * direct.reduce_channels * self.compute_bytes // STRIP_BYTES)
+        by_taps = max(
+            useful * positions * direct.packed_elements / (2 * lanes),
+            self._streamed(size, strips),
+        )
+        products = tiles * plan.v.outputs * plan.x.outputs * direct.packed_elements / (2 * lanes) / plan.gain
+        by_points = max(products, self._streamed(size * plan.packed_elements // direct.packed_elements, units))
+        channels = len(direct.planes) * direct.reduce_channels * self.problem.groups
+        width = sum(panel[Panel.VECTORS] for panel in direct.panels)
+        by_points += tiles * plan.points * (_TRANSFORM * channels * blocks / lanes + _TRANSFORM * width)
+        return by_points < 0.95 * by_taps
+
+    def _streamed(self, size: int, times: int) -> float:
+        """Cycles of reading weights that do not stay in L2."""
+        return size * times / _STREAM if size > self.machine.l2_bytes // 2 else 0.0
 
 
 def even_share(total: int, most: int) -> int:
