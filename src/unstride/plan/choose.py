@@ -5,7 +5,7 @@ from __future__ import annotations
 from unstride.plan.across import AcrossPlan, plan_across
 from unstride.plan.across_launch import plan_across_launch
 from unstride.plan.direct import DirectPlan, plan_direct
-from unstride.plan.launch import Launch, plan_launch, wastes_taps
+from unstride.plan.launch import Launch, clipping_pays, plan_launch
 from unstride.plan.machine import ISA, Machine
 from unstride.plan.winograd import WinogradPlan, plan_winograd
 from unstride.plan.winograd_launch import plan_winograd_launch
@@ -50,6 +50,6 @@ def choose(
         if launches:
             return special, launches
     direct = special.direct if special else plan_direct(problem.structure, machine.isa)
-    if wastes_taps(direct, problem, machine):
+    if clipping_pays(direct, problem, machine):
         direct = plan_direct(problem.structure, machine.isa, clipped=True)
     return direct, launches_of(direct, problem, machine, threads)

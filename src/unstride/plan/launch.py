@@ -11,15 +11,28 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
-from unstride.plan.direct import DirectPlan
+from unstride.plan.direct import DirectPlan, plan_direct
 from unstride.plan.job import Job, Outer, Panel, VRange
 from unstride.plan.machine import Machine
 from unstride.plan.phases import AxisPhases, Phase, Tap
 from unstride.problem import Problem
 
-__all__ = ["STRIP_BYTES", "Grid", "Launch", "LaunchBuilder", "largest", "plan_launch", "round_up", "wastes_taps"]
+__all__ = [
+    "STREAM",
+    "STRIP_BYTES",
+    "Grid",
+    "Launch",
+    "LaunchBuilder",
+    "clipping_pays",
+    "largest",
+    "plan_launch",
+    "round_up",
+]
 
 STRIP_BYTES = 240 * 1024
+_DEEP_STRIP_BYTES = 2**20  # where weights come from memory for every strip, few large strips are better than many
+_CALL, _CLIPPED_CALL = 60, 110  # cycles of listing a tile's rows; with sums that are read and written
+STREAM = 5.0  # bytes that a core gets from beyond its L2 in a cycle
 _NOWHERE = (0, 0, 0, 0)
 
 _ROW = AxisPhases(1, 1, (Phase(0, (Tap(0, 0),)),))  # the missing row axis of a 1D case
@@ -99,15 +112,19 @@ def plan_launch(plan: DirectPlan, problem: Problem, machine: Machine, threads: i
     return LaunchBuilder(plan, problem, machine, threads).build()
 
 
-def wastes_taps(plan: DirectPlan, problem: Problem, machine: Machine) -> bool:
-    """Whether so many taps would read padding that running each over just its own positions is better.
+def clipping_pays(plan: DirectPlan, problem: Problem, machine: Machine) -> bool:
+    """Whether running each tap over just the positions at which it reads the source is better.
 
-    That costs a pass over the sums per tap, which 64 channels per tap repay.
+    That saves products with padding, and a tap's weights stay in L2 where those of all taps would not; it costs a pass
+    over the sums per tap. Thread counts must not matter: the answer decides what weights are packed.
     """
-    if plan.merged or plan.depthwise or plan.reduce_channels < 64:
+    if plan.merged or plan.depthwise or plan.clipped:
         return False
     builder = LaunchBuilder(plan, problem, machine, 1)
-    return builder.v.useful_share * builder.x.useful_share < 0.8
+    if builder.v.useful_share * builder.x.useful_share > 0.98 and builder.panel_bytes < machine.l2_bytes // 4:
+        return False
+    clipped = plan_direct(plan.structure, plan.isa, clipped=True)
+    return LaunchBuilder(clipped, problem, machine, 1).best_grid()[1] < 0.97 * builder.best_grid()[1]
 
 
 class LaunchBuilder:
@@ -129,7 +146,7 @@ class LaunchBuilder:
         self.outer_positions = prod(high - low for low, high in self.outer_hulls)
 
     def build(self, grid: Grid | None = None) -> Launch:
-        grid = grid or self._grid()
+        grid = grid or self.best_grid()[0]
         tables = [self._x_table(), self._v_table(), self._outer_table(), self._block_table(grid), self._tap_table()]
         starts = [sum(map(len, tables[:i])) for i in range(len(tables))]
         v_blocks, x_blocks = _blocks(self.v_hull, grid.v_unit), _blocks(self.x_hull, grid.x_unit)
@@ -179,12 +196,12 @@ class LaunchBuilder:
 
     # -- how the work is cut
 
-    def _grid(self) -> Grid:
-        """The cheapest way to cut the work, by a simple model of a core's cycles."""
+    def best_grid(self) -> tuple[Grid, float]:
+        """The cheapest way to cut the work, by a simple model of a core's cycles, and its cost."""
         whole = (len(self.plan.panels),)
         nv, nx = self.v_hull[1] - self.v_hull[0], self.x_hull[1] - self.x_hull[0]
         if not nv * nx * self.outer_positions * self.problem.batch:
-            return Grid(1, 1, 1, whole)
+            return Grid(1, 1, 1, whole), 0.0
         counts = (1, self.threads, 4 * self.threads, 16 * self.threads)
         choices = [self._panel_blocks(count) for count in counts]
         best, best_cost = Grid(1, 1, 1, whole), float("inf")
@@ -194,13 +211,17 @@ class LaunchBuilder:
                 cost = self._cycles(grid, nv, nx)
                 if cost < best_cost * 0.995:
                     best, best_cost = grid, cost
-        return best
+        return best, best_cost
 
     def _boxes(self, nv: int, nx: int) -> Iterable[tuple[int, int, int]]:
         """Boxes whose strips fit in L2: whole ones, ones cut for the threads, and single rows or columns of many
         images, which can leave out the taps that would read padding."""
+        yield from self._boxes_within(min(STRIP_BYTES, self.machine.l2_bytes // 2), nv, nx)
+        if self.plan.packed_elements * self.compute_bytes > self.machine.l2_bytes // 2:
+            yield from self._boxes_within(_DEEP_STRIP_BYTES, nv, nx)
+
+    def _boxes_within(self, budget: int, nv: int, nx: int) -> Iterable[tuple[int, int, int]]:
         batch, pieces = self.problem.batch, range(1, 8 * self.threads + 1)
-        budget = min(STRIP_BYTES, self.machine.l2_bytes // 2)
 
         def images(v: int, x: int) -> int:
             return largest(batch, lambda n: self._footprint(n, v, x) <= budget)
@@ -230,9 +251,12 @@ class LaunchBuilder:
             share *= self.x.useful_share
         weights = plan.packed_elements / blocks
         products = tiles * tile.rows * share * weights / (2 * tile.lanes)
-        streamed = weights * share * self.compute_bytes / 8
+        streamed = weights * share * self.compute_bytes / STREAM
         if weights * self.compute_bytes <= self.machine.l2_bytes / 2:
             streamed /= max(1, tasks // blocks // self.threads)  # read once, used by every unit that follows
+        strip = self._strip_bytes(grid.images, grid.v_unit, grid.x_unit)
+        if not plan.clipped and strip + self.panel_bytes > self.machine.l2_bytes:
+            streamed *= tiles  # a panel is gone before the next rows need it
         channels = plan.reduce_channels * self.problem.groups
         filling = self._strip_pixels(grid.images, grid.v_unit, grid.x_unit) * channels * 5 / tile.lanes
         if plan.through_strip:
@@ -244,8 +268,23 @@ class LaunchBuilder:
                 / blocks
                 * (0.3 if across >= tile.lanes else 0.8 if across >= 4 else 4.0)
             )
-        listing = len(plan.panels) / blocks * (200 + 60 * tiles)
-        return -(-tasks // self.threads) * (max(products, streamed) + filling + listing + 3000)
+        calls = self._steps if plan.clipped else len(plan.panels)
+        listing = (200 * len(plan.panels) + (_CLIPPED_CALL * share if plan.clipped else _CALL) * calls * tiles) / blocks
+        reading = max(products, streamed) + 0.3 * min(products, streamed)  # they overlap, but not quite
+        return -(-tasks // self.threads) * (reading + filling + listing + 3000)
+
+    @cached_property
+    def panel_bytes(self) -> int:
+        """The weights that the largest panel reads for every row of positions."""
+        sizes = (
+            len(source.steps) * self.plan.reduce_channels * panel[Panel.VECTORS]
+            for panel, source in zip(self.plan.panels, self.plan.sources, strict=True)
+        )
+        return max(sizes, default=0) * self.plan.tile.lanes * self.compute_bytes
+
+    @cached_property
+    def _steps(self) -> int:
+        return sum(len(source.steps) for source in self.plan.sources)
 
     @cached_property
     def _long_runs(self) -> bool:

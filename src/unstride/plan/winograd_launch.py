@@ -5,15 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from unstride.plan.job import Job, Panel
-from unstride.plan.launch import STRIP_BYTES, Grid, Launch, LaunchBuilder, round_up
+from unstride.plan.launch import STREAM, STRIP_BYTES, Grid, Launch, LaunchBuilder, round_up
 from unstride.plan.machine import Machine
 from unstride.plan.winograd import WinogradPlan
 from unstride.problem import Problem
 
 __all__ = ["plan_winograd_launch"]
 
-_FEW_UNITS = 8  # with fewer units than this, the panels are cut too
-_STREAM = 5.0  # bytes that a core gets from beyond its L2 in a cycle
 _TRANSFORM = 3.0  # cycles of transforming one vector at one point, in or out
 
 
@@ -22,8 +20,8 @@ def plan_winograd_launch(
 ) -> tuple[Launch, Launch] | None:
     """The launch of one problem with Winograd, and the direct one, cut alike, for the units that Winograd leaves.
 
-    None where the map is too small for it to pay. The cut must not depend on the threads: a unit is the
-    grain of the choice between the two kernels, and that choice must not change the result.
+    None where the map is too small for it to pay. The units must not depend on the threads: a unit is the
+    grain of the choice between the two kernels, and that choice must not change the result. Panels may be cut freely.
     """
     builder = _Builder(plan.direct, problem, machine, threads)
     grid = builder.winograd_grid(plan)
@@ -84,37 +82,48 @@ class _Builder(LaunchBuilder):
         else:
             images, v_tiles, x_tiles = 1, 1, even_share(tiles_x, most)
         units = -(-batch // images) * -(-tiles_v // v_tiles) * -(-tiles_x // x_tiles) * self.outer_positions
-        blocks = self._panel_blocks(-(-_FEW_UNITS // units)) if units < _FEW_UNITS else (len(self.plan.panels),)
-        if not self._pays(plan, total, units, len(blocks)):
+        before, products, after = self._costs(plan, total, units)
+        if not before + products + after < 0.95 * self._direct_cost(plan):
             return None
+
+        def slowest(blocks: tuple[int, ...]) -> float:
+            """What the busiest thread spends; every block of panels transforms the source anew."""
+            each = (before + (products + after) / len(blocks)) / units
+            return -(-units * len(blocks) // self.threads) * each
+
+        blocks = min((self._panel_blocks(count) for count in range(1, 4 * self.threads + 1)), key=slowest)
         return Grid(images, v_tiles * plan.v.outputs, x_tiles * plan.x.outputs, blocks)
 
-    def _pays(self, plan: WinogradPlan, tiles: int, units: int, blocks: int) -> bool:
-        """Whether Winograd beats the direct kernel, by what bounds either: products, or weights on their way in.
+    def _costs(self, plan: WinogradPlan, tiles: int, units: int) -> tuple[float, float, float]:
+        """Cycles of the input transform, the products, and the output transform.
 
         Transformed weights are larger, and every unit reads all of them: on small maps of many channels that costs
         more than the products it saves. Nothing here may depend on the number of threads.
         """
         direct, lanes = plan.direct, plan.direct.tile.lanes
-        size = direct.packed_elements * self.compute_bytes
+        products = tiles * plan.v.outputs * plan.x.outputs * direct.packed_elements / (2 * lanes) / plan.gain
+        channels = len(direct.planes) * direct.reduce_channels * self.problem.groups
+        width = sum(panel[Panel.VECTORS] for panel in direct.panels)
+        return (
+            _TRANSFORM * tiles * plan.points * channels / lanes,
+            max(products, self._streamed(plan.packed_elements, units)),
+            _TRANSFORM * tiles * plan.points * width,
+        )
+
+    def _direct_cost(self, plan: WinogradPlan) -> float:
+        """Cycles of the direct kernel, by the same measure."""
+        direct = plan.direct
         positions = self.problem.batch * self.outer_positions
         positions *= (self.v_hull[1] - self.v_hull[0]) * (self.x_hull[1] - self.x_hull[0])
         useful = self.v.useful_share * self.x.useful_share
         strips = -(-positions * direct.reduce_channels * self.compute_bytes // STRIP_BYTES)
-        by_taps = max(
-            useful * positions * direct.packed_elements / (2 * lanes),
-            self._streamed(size, strips),
-        )
-        products = tiles * plan.v.outputs * plan.x.outputs * direct.packed_elements / (2 * lanes) / plan.gain
-        by_points = max(products, self._streamed(size * plan.packed_elements // direct.packed_elements, units))
-        channels = len(direct.planes) * direct.reduce_channels * self.problem.groups
-        width = sum(panel[Panel.VECTORS] for panel in direct.panels)
-        by_points += tiles * plan.points * (_TRANSFORM * channels * blocks / lanes + _TRANSFORM * width)
-        return by_points < 0.95 * by_taps
+        products = useful * positions * direct.packed_elements / (2 * direct.tile.lanes)
+        return max(products, self._streamed(direct.packed_elements, strips))
 
-    def _streamed(self, size: int, times: int) -> float:
+    def _streamed(self, elements: int, times: int) -> float:
         """Cycles of reading weights that do not stay in L2."""
-        return size * times / _STREAM if size > self.machine.l2_bytes // 2 else 0.0
+        size = elements * self.compute_bytes
+        return size * times / STREAM if size > self.machine.l2_bytes // 2 else 0.0
 
 
 def even_share(total: int, most: int) -> int:

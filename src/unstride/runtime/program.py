@@ -25,7 +25,7 @@ from unstride.plan.across import AcrossPlan
 from unstride.plan.choose import Plan, launches_of, special_plan
 from unstride.plan.direct import DirectPlan, plan_direct
 from unstride.plan.job import Job, Panel
-from unstride.plan.launch import Launch, wastes_taps
+from unstride.plan.launch import Launch, clipping_pays
 from unstride.plan.machine import Machine
 from unstride.plan.winograd import RANGE_LIMIT, WinogradPlan
 from unstride.problem import Problem, Structure
@@ -169,7 +169,7 @@ class Program:
                 then = self.direct.step(launches[1], short) if len(launches) > 1 else None
                 return self.special.step(launches[0], short, then)
         kernel = self.direct
-        if not kernel.base.clipped and wastes_taps(kernel.base, problem, self.machine):
+        if clipping_pays(kernel.base, problem, self.machine):
             kernel = self.clipped
         return kernel.step(launches_of(kernel.plan, problem, self.machine, used)[0], short)
 
