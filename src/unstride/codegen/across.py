@@ -1,8 +1,10 @@
 """The kernels with vectors across x: a padded channel-major strip, broadcast weights, phases woven on the way out.
 
 per group: fill the strip [channel][plane][row][x]
-per panel of rows (x-phase, channel), per result row: accumulate along x into lines [row][x]
-when the phases of a result row are complete: weave them into one line and copy it to the result
+per panel of rows (x-phase, channel), per result row: accumulate along x into lines [row of the tile][v][x]
+when the phases of a chunk of channels are complete: weave them into the result's rows
+
+Where nothing is padded or shifted (1x1 kernels, kernel == stride) the rows of a box are *flat*, one long line.
 """
 
 from __future__ import annotations
@@ -18,9 +20,10 @@ from unstride.codegen.box import Box
 from unstride.codegen.direct import Callee
 from unstride.codegen.emit import I32, I64, PTR, Emitter, Int, Ptr, vector
 from unstride.codegen.numbers import Numbers, constant
-from unstride.codegen.strips import emit_narrow
+from unstride.codegen.strips import emit_narrow, in_vectors, transpose_block
 from unstride.plan.across import AcrossPlan, row_counts, vector_count
 from unstride.plan.job import Job, Panel, VRange
+from unstride.plan.machine import ISA
 
 __all__ = ["AcrossFamily"]
 
@@ -42,7 +45,9 @@ class LineArgs(IntEnum):
     RESULT_PITCH = 8
     COUNT = 9  # positions
     SLOPE_BITS = 10
-    SIZE = 11
+    IN_PLACE = 11  # 1 if lines go straight to the result: not one element more may be written
+    WEAVE = 12  # 1 if the second half of the rows is the other phase of the first, to be woven in
+    SIZE = 13
 
 
 @dataclass(frozen=True)
@@ -67,27 +72,30 @@ class AcrossFamily:
         module.triple = numbers.isa.triple
         heights = row_counts(numbers.isa)
         for rows in heights:
-            _Line(module, numbers, self.activation, rows).emit()
-        _table(module, heights)
+            _Line(module, numbers, self.activation, rows, weaves=rows == max(heights)).emit()
+        _tables(module, numbers.isa, heights)
         _Driver(module, numbers, heights).emit()
         return str(module)
 
 
-def _table(module: Any, heights: tuple[int, ...]) -> None:
-    """The line function of each height; heights that do not exist are never asked for."""
+def _tables(module: Any, isa: ISA, heights: tuple[int, ...]) -> None:
+    """By height, the line function and the vectors of its widest tile; other heights are never asked for."""
     entries = [min(h for h in heights if h >= max(1, rows)) for rows in range(max(heights) + 1)]
-    table = ir.GlobalVariable(module, ir.ArrayType(PTR, len(entries)), "lines")
-    references = [ir.FormattedConstant(PTR, module.globals[f"line_{h}"].get_reference()) for h in entries]
-    table.initializer = ir.Constant(table.value_type, references)
-    table.global_constant = True
-    table.linkage = "internal"
+    functions = [ir.FormattedConstant(PTR, module.globals[f"line_{h}"].get_reference()) for h in entries]
+    widths = [ir.Constant(I64, vector_count(isa, h)) for h in entries]
+    for name, element, values in (("lines", PTR, functions), ("widths", I64, widths)):
+        table = ir.GlobalVariable(module, ir.ArrayType(element, len(values)), name)
+        table.initializer = ir.Constant(table.value_type, values)
+        table.global_constant = True
+        table.linkage = "internal"
 
 
 class _Line:
     """One result row of `rows` (phase, channel) lines: wide tiles, then single vectors."""
 
-    def __init__(self, module: Any, numbers: Numbers, activation: str, rows: int) -> None:
+    def __init__(self, module: Any, numbers: Numbers, activation: str, rows: int, *, weaves: bool) -> None:
         self.e = Emitter(module, f"line_{rows}", [PTR], internal=True)
+        self.weaves = weaves
         self.numbers, self.activation, self.rows = numbers, activation, rows
         self.args = self.e.arg_ptr(0, I64)
         self.lanes = numbers.lanes
@@ -107,12 +115,14 @@ class _Line:
         whole = (count // step) * step
         for x in e.range(0, whole, step):
             self._tile(x, wide)
-        # What is left takes one tile of the next width: lanes beyond the end are computed and not used.
+        # What is left takes one tile of the next width: lanes beyond the end are computed and not used, or the tile
+        # is moved back and computes the same sums again.
         left = (count - whole + (self.lanes - 1)) // self.lanes
         narrower = 0
         for vectors in [v for v in _WIDTHS if v < wide] + [wide]:
             with e.when(e.b.and_(left > narrower, left <= vectors)):
-                self._tile(whole, vectors)
+                in_place = args.int(LineArgs.IN_PLACE).differs(0)
+                self._tile(e.select(in_place, count - vectors * self.lanes, whole), vectors)
             narrower = vectors
         e.ret()
 
@@ -131,11 +141,29 @@ class _Line:
                         i = m * vectors + v
                         inner[i] = self.numbers.multiply_add(e, value, weight, inner[i])
         slope = self._slope()
-        for m in range(self.rows):
-            target = self.result + (args.int(LineArgs.RESULT_PITCH) * m + x)
-            for v in range(vectors):
-                done = activate(e, self.activation, e.b.fadd(acc[m * vectors + v], self.bias[m]), slope)
-                target.store(v * self.lanes, done)
+        done = [
+            [activate(e, self.activation, e.b.fadd(acc[m * vectors + v], self.bias[m]), slope) for v in range(vectors)]
+            for m in range(self.rows)
+        ]
+        if not self.weaves:
+            self._store(done, x)
+            return
+        with e.either(args.int(LineArgs.WEAVE).differs(0)) as (then, otherwise):
+            with then:
+                half = self.rows // 2
+                self._store([self._woven(*pair) for pair in zip(done[:half], done[half:], strict=True)], x * 2)
+            with otherwise:
+                self._store(done, x)
+
+    def _woven(self, first: list[Any], second: list[Any]) -> list[Any]:
+        """Two phases of one channel, element by element in turn."""
+        return [half for pair in zip(first, second, strict=True) for half in _interleaved(self.e, *pair)]
+
+    def _store(self, lines: list[list[Any]], x: Int) -> None:
+        for m, line in enumerate(lines):
+            target = self.result + (self.args.int(LineArgs.RESULT_PITCH) * m + x)
+            for v, value in enumerate(line):
+                target.store(v * self.lanes, value)
 
     def _slope(self) -> Any:
         if self.activation != "leaky_relu":
@@ -157,21 +185,24 @@ class _Driver(Box):
         self.line_args.store(LineArgs.TAPS, e.b.ptrtoint(self.taps.value, I64))
         self.line_args.store(LineArgs.SLOPE_BITS, self.get(Job.SLOPE_BITS))
         self.line_args.store(LineArgs.CHANNEL_PITCH, self.channel_pitch)
-        self.line_args.store(LineArgs.RESULT_PITCH, self.line_pitch)
-        self.line_args.store(LineArgs.COUNT, self.x1 - self.x0)
+        self.line_args.store(LineArgs.COUNT, e.select(self.flat, self.x_pitch * (self.v1 - self.v0), self.x1 - self.x0))
         for image in e.range(self.images):
+            self.filled = e.var(-1)  # the first source channel of the group in the strip
             for panel in self.panels():
                 self._panel(panel, self.n0 + image)
         e.ret()
 
     def geometry(self) -> None:
-        """The strip is [channel][plane][row][x]; results wait in lines [v][row of the tile][x]."""
+        """The strip is [channel][plane][row][x]; results wait in lines [row of the tile][v][x]."""
         super().geometry()
-        lanes = self.numbers.lanes
-        self.row_pitch = (self.columns + (2 * lanes - 1)) & -lanes
-        self.plane_pitch = self.rows * self.row_pitch
+        e, lanes, count = self.e, self.numbers.lanes, self.x1 - self.x0
+        self.flat = self.get(Job.FLAT).differs(0)
+        self.row_pitch = e.select(self.flat, self.columns, (self.columns + (2 * lanes - 1)) & -lanes)
+        self.plane_pitch = (self.rows * self.row_pitch + (lanes - 1)) & -lanes
         self.channel_pitch = self.get(Job.PLANE_COUNT) * self.plane_pitch
-        self.line_pitch = ((self.x1 - self.x0 + (lanes - 1)) & -lanes) + _OVERRUN * lanes
+        # A line may run over into the next one, which is computed later.
+        self.x_pitch = e.select(self.flat, count, (count + (lanes - 1)) & -lanes)
+        self.line_pitch = (((self.v1 - self.v0) * self.x_pitch + (lanes - 1)) & -lanes) + _OVERRUN * lanes
 
     def _fill_group(self, panel: Ptr, image: Int) -> None:
         e = self.e
@@ -182,9 +213,14 @@ class _Driver(Box):
             for plane in e.range(self.get(Job.PLANE_COUNT)):
                 with e.when(self.planes_alive.int(plane).differs(0)):
                     target = self.strip + (c * self.channel_pitch + plane * self.plane_pitch)
-                    for row in e.range(self.rows):
-                        start = channel + self.plane_offsets.int(plane)
-                        self._fill_line(target + row * self.row_pitch, start, self.source_v + row)
+                    start = channel + self.plane_offsets.int(plane)
+                    with e.either(self.flat) as (then, otherwise):
+                        with then:
+                            first = start + self.source_v * self.get(Job.SOURCE_V_STRIDE)
+                            e.call(self.copy, target, first, self.rows * self.columns)
+                        with otherwise:
+                            for row in e.range(self.rows):
+                                self._fill_line(target + row * self.row_pitch, start, self.source_v + row)
 
     def _fill_line(self, target: Ptr, source: Ptr, v: Int) -> None:
         e = self.e
@@ -205,38 +241,115 @@ class _Driver(Box):
 
     def _panel(self, panel: Ptr, image: Int) -> None:
         e = self.e
-        with e.when(panel.int(Panel.START).differs(0)):
+        channel = panel.int(Panel.CHANNEL)
+        with e.when(self.filled.get().differs(channel)):
             self._fill_group(panel, image)
+            self.filled.set(channel)
         offset, alive = self.result_offset(panel)
         with e.when(alive.differs(0)):
-            self.line_args.store(LineArgs.TAP_COUNT, self._list_taps(panel))
-            size = self.numbers.isa.vector_bytes // self.numbers.lanes
-            self.line_args.store(LineArgs.RUN, panel.int(Panel.RUN))
-            self.line_args.store(LineArgs.WEIGHTS, self.get(Job.WEIGHTS) + panel.int(Panel.WEIGHTS) * size)
-            self.line_args.store(LineArgs.BIAS, self.get(Job.BIAS) + panel.int(Panel.BIAS) * size)
             v_ranges = self.sizes + self.get(Job.V_RANGES) + panel.int(Panel.V_RANGE) * len(VRange)
-            phases = panel.int(Panel.V_PHASES)
-            low, high = self._hull(v_ranges, phases)
-            per_phase = panel.int(Panel.FLUSH_WIDTH) * self.get(Job.RESULT_X_STEP)
-            lines = phases * per_phase
-            function = Ptr(e, e.module.globals["lines"], PTR).load(panel.int(Panel.COLUMNS))
-            for v in e.range(low, high):
-                source = self.strip + (v - self.v0) * self.get(Job.SOURCE_V_STEP) * self.row_pitch
-                result = self.out + ((v - self.v0) * lines + panel.int(Panel.COLUMN)) * self.line_pitch
-                self.line_args.store(LineArgs.SOURCE, e.b.ptrtoint(source.value, I64))
-                self.line_args.store(LineArgs.RESULT, e.b.ptrtoint(result.value, I64))
-                e.b.call(Callee(function), [self.line_args.value])
-            with e.when(panel.int(Panel.FLUSH).differs(0)):
-                for v in e.range(low, high):
+            hull = self._hull(v_ranges, panel.int(Panel.V_PHASES))
+            with e.when(e.b.and_(panel.int(Panel.START).differs(0), self.get(Job.HOLES).differs(0))):
+                self._start_lines(panel)
+            place = image * self.get(Job.RESULT_N_STRIDE) + offset
+            in_place = self._in_place(panel)
+            self._run_lines(panel, hull, in_place, place + self._row_of(v_ranges))
+            with e.when(e.b.and_(panel.int(Panel.FLUSH).differs(0), e.b.not_(in_place))):
+                self._flush(panel, place, v_ranges, hull)
+
+    def _in_place(self, panel: Ptr) -> Any:
+        """Whether lines can be written where they belong: all phases at hand, the right type, whole and long rows."""
+        e = self.e
+        if self.numbers.stored is not self.numbers.computed:
+            return e.int(0).differs(0)
+        rows, step, begin = panel.int(Panel.COLUMNS), self.get(Job.RESULT_X_STEP), self.get(Job.RESULT_X_BEGIN)
+        # All panels of a chunk must agree, for what waits is flushed together.
+        alone = rows.equals(panel.int(Panel.FLUSH_WIDTH) * step)
+        longest = max(vector_count(self.numbers.isa, height) for height in self.heights)
+        widest = e.select(alone, Ptr(e, e.module.globals["widths"], I64).int(rows), longest)
+        # Two phases are woven in registers, by the tallest tile. Flat rows must be one run in the result too.
+        both = e.b.and_(e.b.and_(rows.equals(max(self.heights)), alone), step.equals(2))
+        both = e.b.and_(both, e.b.not_(self.flat))
+        one = e.b.or_(e.b.not_(self.flat), self.get(Job.RESULT_V_STEP).equals(1))
+        one = e.b.and_(one, step.equals(1))
+        tests = [
+            e.b.or_(one, both),
+            panel.int(Panel.V_PHASES).equals(1),
+            self.get(Job.HOLES).equals(0),
+            self.line_args.int(LineArgs.COUNT) >= widest * self.numbers.lanes,
+            self.x0 * step >= begin,
+            self.x1 * step - begin <= self.get(Job.RESULT_X_SIZE),
+        ]
+        for test in tests[1:]:
+            tests[0] = e.b.and_(tests[0], test)
+        return tests[0]
+
+    def _row_of(self, v_ranges: Ptr) -> Int:
+        """The offset of the box's first element in a channel's result, of the panel's (first) v-phase."""
+        v = self.v0 * self.get(Job.RESULT_V_STEP) + v_ranges.int(VRange.PHASE) - self.get(Job.RESULT_V_BEGIN)
+        x = self.x0 * self.get(Job.RESULT_X_STEP) - self.get(Job.RESULT_X_BEGIN)
+        return v * self.get(Job.RESULT_V_STRIDE) + x
+
+    def _start_lines(self, panel: Ptr) -> None:
+        """Where phases have no taps, their lines are the activated bias."""
+        e, lanes, width = self.e, self.numbers.lanes, panel.int(Panel.FLUSH_WIDTH)
+        rest = e.ptr(self.get(Job.REST), self.numbers.computed) + panel.int(Panel.BIAS)
+        for phase in e.range(panel.int(Panel.V_PHASES) * self.get(Job.RESULT_X_STEP)):
+            for c in e.range(width):
+                line, value = self.out + (phase * width + c) * self.line_pitch, e.splat(rest.load(c), lanes)
+                for x in e.range(0, self.line_pitch, lanes):
+                    line.store(x, value)
+
+    def _run_lines(self, panel: Ptr, hull: tuple[Int, Int], in_place: Any, place: Int) -> None:
+        e, size = self.e, self.numbers.isa.vector_bytes // self.numbers.lanes
+        self.line_args.store(LineArgs.TAP_COUNT, self._list_taps(panel))
+        self.line_args.store(LineArgs.RUN, panel.int(Panel.RUN))
+        self.line_args.store(LineArgs.WEIGHTS, self.get(Job.WEIGHTS) + panel.int(Panel.WEIGHTS) * size)
+        self.line_args.store(LineArgs.BIAS, self.get(Job.BIAS) + panel.int(Panel.BIAS) * size)
+        function = Ptr(e, e.module.globals["lines"], PTR).load(panel.int(Panel.COLUMNS))
+        weave = e.b.and_(in_place, self.get(Job.RESULT_X_STEP).equals(2))
+        self.line_args.store(LineArgs.IN_PLACE, e.select(in_place, 1, 0))
+        self.line_args.store(LineArgs.WEAVE, e.select(weave, 1, 0))
+        pitch = e.select(in_place, self.get(Job.RESULT_C_STRIDE), self.line_pitch)
+        self.line_args.store(LineArgs.RESULT_PITCH, pitch)
+        by_row = e.select(in_place, self.get(Job.RESULT_V_STEP) * self.get(Job.RESULT_V_STRIDE), self.x_pitch)
+        home = self._channel(panel, panel.int(Panel.COLUMN)) + place
+        waiting = self.out + panel.int(Panel.COLUMN) * self.line_pitch
+        result = Ptr(e, e.b.select(in_place, home.value, waiting.value), self.numbers.computed)
+        # A flat box is one line.
+        for v in e.range(e.select(self.flat, self.v0, hull[0]), e.select(self.flat, self.v0 + 1, hull[1])):
+            source = self.strip + (v - self.v0) * self.get(Job.SOURCE_V_STEP) * self.row_pitch
+            line = result + (v - self.v0) * by_row
+            self.line_args.store(LineArgs.SOURCE, e.b.ptrtoint(source.value, I64))
+            self.line_args.store(LineArgs.RESULT, e.b.ptrtoint(line.value, I64))
+            e.b.call(Callee(function), [self.line_args.value])
+
+    def _flush(self, panel: Ptr, place: Int, v_ranges: Ptr, hull: tuple[Int, Int]) -> None:
+        e = self.e
+        step, stride = self.get(Job.RESULT_X_STEP), self.get(Job.RESULT_V_STRIDE)
+        plain = e.b.and_(self.flat, e.b.and_(step.equals(1), self.get(Job.RESULT_V_STEP).equals(1)))
+        with e.either(plain) as (then, otherwise):
+            with then:  # the rows of the result are one run too
+                for c in e.range(panel.int(Panel.FLUSH_WIDTH)):
+                    target = self._channel(panel, c) + (place + self.v0 * stride)
+                    line = self.out + c * self.line_pitch
+                    e.call(self.narrow, target, line, (self.v1 - self.v0) * self.x_pitch)
+            with otherwise:
+                phases, per_phase = panel.int(Panel.V_PHASES), panel.int(Panel.FLUSH_WIDTH) * step
+                for v in e.range(*hull):
                     for phase in e.range(phases):
                         v_range = v_ranges + phase * len(VRange)
                         alive = e.b.and_(v >= v_range.int(VRange.LOW), v < v_range.int(VRange.HIGH))
                         with e.when(alive):
                             row = v_range.int(VRange.PHASE) - self.get(Job.RESULT_V_BEGIN)
-                            at = (v * self.get(Job.RESULT_V_STEP) + row) * self.get(Job.RESULT_V_STRIDE)
-                            place = image * self.get(Job.RESULT_N_STRIDE) + offset + at
-                            first = ((v - self.v0) * lines + phase * per_phase) * self.line_pitch
-                            self._flush_row(panel, place, self.out + first)
+                            at = (v * self.get(Job.RESULT_V_STEP) + row) * stride
+                            lines = self.out + (phase * per_phase * self.line_pitch + (v - self.v0) * self.x_pitch)
+                            self._flush_row(panel, place + at, lines)
+
+    def _channel(self, panel: Ptr, c: Int) -> Ptr:
+        """Where a channel of the chunk starts in the result."""
+        result = self.e.ptr(self.get(Job.RESULT), self.numbers.stored)
+        return result + (panel.int(Panel.FLUSH_CHANNEL) + c) * self.get(Job.RESULT_C_STRIDE)
 
     def _hull(self, v_ranges: Ptr, phases: Int) -> tuple[Int, Int]:
         """Positions of the box at which any of the phases lives."""
@@ -268,46 +381,64 @@ class _Driver(Box):
         return count.get()
 
     def _flush_row(self, panel: Ptr, place: Int, lines: Ptr) -> None:
-        """Weave the phases of each channel into one line and copy what lies inside the result."""
+        """Weave the phases of each channel into one line, and copy what lies inside the result."""
         e = self.e
-        step = self.get(Job.RESULT_X_STEP)
+        step, count = self.get(Job.RESULT_X_STEP), self.x1 - self.x0
         first = self.x0 * step - self.get(Job.RESULT_X_BEGIN)
         left = e.min(e.max(0 - first, 0), self.out_columns)
         right = e.min(self.get(Job.RESULT_X_SIZE) - first, self.out_columns)
         woven = self.scratch_at(Job.OFFSET_PRODUCTS, self.numbers.computed)
-        result = e.ptr(self.get(Job.RESULT), self.numbers.stored) + place + first
+        whole = e.b.and_(left.equals(0), right.equals(count * step))
+        if self.numbers.stored is not self.numbers.computed:
+            whole = e.int(0).differs(0)
+        pitch = panel.int(Panel.FLUSH_WIDTH) * self.line_pitch
         with e.when(right > left):
             for c in e.range(panel.int(Panel.FLUSH_WIDTH)):
                 line = lines + c * self.line_pitch
-                target = result + (panel.int(Panel.FLUSH_CHANNEL) + c) * self.get(Job.RESULT_C_STRIDE)
+                target = self._channel(panel, c) + (place + first)
                 with e.either(step.equals(1)) as (then, otherwise):
                     with then:
                         e.call(self.narrow, target + left, line + left, right - left)
                     with otherwise:
-                        pitch = panel.int(Panel.FLUSH_WIDTH) * self.line_pitch
-                        e.call(self.weave, woven, line, pitch, step, self.x1 - self.x0)
-                        e.call(self.narrow, target + left, woven + left, right - left)
+                        with e.when(whole):
+                            e.call(self.weave, target, line, pitch, step, count)
+                        with e.when(e.b.not_(whole)):
+                            e.call(self.weave, woven, line, pitch, step, count)
+                            e.call(self.narrow, target + left, woven + left, right - left)
+
+
+def _interleaved(e: Emitter, first: Any, second: Any) -> list[Any]:
+    """Two vectors, element by element in turn, as two vectors."""
+    lanes = first.type.count
+    orders = [[start + i // 2 + (i % 2) * lanes for i in range(lanes)] for start in (0, lanes // 2)]
+    return [e.b.shuffle_vector(first, second, ir.Constant(ir.VectorType(I32, lanes), order)) for order in orders]
 
 
 def _emit_weave(module: Any, numbers: Numbers) -> Any:
-    """weave(target, source, pitch, step, count): target[x*step + r] = source[r*pitch + x]; may run over by vectors."""
+    """weave(target, source, pitch, step, count): target[x*step + r] = source[r*pitch + x]; not one element more."""
     e = Emitter(module, "weave", [PTR, PTR, I64, I64, I64], internal=True)
     target = e.arg_ptr(0, numbers.computed, noalias=True)
     source = e.arg_ptr(1, numbers.computed, noalias=True)
     pitch, step, count = e.arg_int(2), e.arg_int(3), e.arg_int(4)
-    lanes = numbers.lanes
+    small = min(4, numbers.lanes)
     with e.either(step.equals(2)) as (then, otherwise):
         with then:
-            for x in e.range(0, count, lanes):
-                pair = [(source + (x + pitch * r)).load(0, lanes) for r in range(2)]
-                for half in range(2):
-                    first = half * lanes // 2
-                    order = [first + i // 2 + (i % 2) * lanes for i in range(lanes)]
-                    mask = ir.Constant(ir.VectorType(I32, lanes), order)
-                    target.store(x * 2 + half * lanes, e.b.shuffle_vector(pair[0], pair[1], mask))
-        with otherwise:
-            for r in e.range(step):
+            for x, lanes in in_vectors(e, count, numbers.lanes):
+                pair = [(source + (x + pitch * i)).load(0, lanes) for i in range(2)]
+                for i, value in enumerate(_interleaved(e, *pair) if lanes else pair):
+                    target.store(x * 2 + i * max(1, lanes), value)
+        with otherwise, e.either(e.b.and_(step >= small, count >= small)) as (blocks, elements):
+            with blocks:
+                for phase in e.range(0, step, small):
+                    r = e.min(phase, step - small)
+                    for position in e.range(0, count, small):
+                        x = e.min(position, count - small)
+                        lines = [(source + ((r + i) * pitch + x)).load(0, small) for i in range(small)]
+                        for i, line in enumerate(transpose_block(e, lines)):
+                            target.store((x + i) * step + r, line)
+            with elements:
                 for x in e.range(count):
-                    target.store(x * step + r, source.load(r * pitch + x))
+                    for r in e.range(step):
+                        target.store(x * step + r, source.load(r * pitch + x))
     e.ret()
     return e.function

@@ -6,15 +6,27 @@ element types, so that the inner loop need not know of any of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from llvmlite import ir
 
-from unstride.codegen.emit import I32, I64, PTR, Emitter, Ptr
+from unstride.codegen.emit import I32, I64, PTR, Emitter, Int, Ptr
 from unstride.codegen.numbers import Numbers, constant
 
-__all__ = ["emit_copy", "emit_narrow", "emit_transpose", "emit_zero", "transpose_block"]
+__all__ = ["emit_copy", "emit_narrow", "emit_transpose", "emit_zero", "in_vectors", "transpose_block"]
+
+
+def in_vectors(e: Emitter, count: Int, lanes: int) -> Iterator[tuple[Int, int]]:
+    """Loops over [0, count): vectors, short vectors, then single elements (lanes 0), each body emitted once."""
+    start = e.int(0)
+    for width in sorted({lanes, min(4, lanes)}, reverse=True):
+        whole = count & -width
+        for i in e.range(start, whole, width):
+            yield i, width
+        start = whole
+    for i in e.range(start, count):
+        yield i, 0
 
 
 def emit_zero(module: Any, numbers: Numbers) -> Any:
@@ -34,11 +46,8 @@ def emit_copy(module: Any, numbers: Numbers) -> Any:
     target = e.arg_ptr(0, numbers.computed, noalias=True)
     source = e.arg_ptr(1, numbers.stored, noalias=True)
     count, lanes = e.arg_int(2), numbers.lanes
-    whole = count - (count & (lanes - 1))
-    for i in e.range(0, whole, lanes):
-        target.store(i, numbers.load(source, i, lanes))
-    for i in e.range(whole, count):
-        target.store(i, numbers.load(source, i))
+    for i, width in in_vectors(e, count, lanes):
+        target.store(i, numbers.load(source, i, width))
     e.ret()
     return e.function
 
@@ -49,11 +58,8 @@ def emit_narrow(module: Any, numbers: Numbers) -> Any:
     target = e.arg_ptr(0, numbers.stored, noalias=True)
     source = e.arg_ptr(1, numbers.computed, noalias=True)
     count, lanes = e.arg_int(2), numbers.lanes
-    whole = count - (count & (lanes - 1))
-    for i in e.range(0, whole, lanes):
-        numbers.store(target, i, source.load(i, lanes))
-    for i in e.range(whole, count):
-        numbers.store(target, i, source.load(i))
+    for i, width in in_vectors(e, count, lanes):
+        numbers.store(target, i, source.load(i, width))
     e.ret()
     return e.function
 

@@ -80,7 +80,7 @@ def _base(plan: Plan) -> DirectPlan:
 def _tile(plan: Plan) -> str:
     tile = _base(plan).tile
     if isinstance(plan, AcrossPlan):
-        return f"lines of {tile.lanes} positions, {plan.rows_per_group} rows of phases and channels in a group"
+        return f"lines of {tile.lanes} positions, {plan.rows_per_chunk} rows of phases and channels at a time"
     text = f"tile {tile.rows} rows x {tile.columns} columns ({tile.vectors} vectors of {tile.lanes})"
     if isinstance(plan, WinogradPlan):
         return f"{plan.points} products of {text}, errors up to {plan.growth:.3g} times a direct sum's"
@@ -100,8 +100,8 @@ def dump(plan: Plan, launches: Iterable[Launch] = ()) -> str:
 
 def _special_lines(plan: Plan) -> list[str]:
     if isinstance(plan, AcrossPlan):
-        ends, rows, inner = _table(plan.group_ends), _table(plan.bias_rows), _table(plan.inner_taps)
-        lines = [f"rows {plan.rows_per_group} group_ends {ends} bias_rows {rows} inner {inner}"]
+        ends, rows, inner = _table(plan.chunk_ends), _table(plan.bias_rows), _table(plan.inner_taps)
+        lines = [f"rows {plan.rows_per_chunk} chunk_ends {ends} bias_rows {rows} inner {inner}"]
         return lines + _panel_lines(plan.panels, plan.sources)
     if isinstance(plan, WinogradPlan):
         matrices = [getattr(axis, name) for axis in (plan.v, plan.x) for name in ("source", "kernel", "result")]

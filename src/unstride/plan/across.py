@@ -1,9 +1,10 @@
-"""Algorithm D1: vectors across x, for results with few channels in channel-major memory.
+"""Algorithm D1: vectors across x, for channel-major memory.
 
 Where a group has few result columns (RGB outputs, depthwise and narrow groups) a vector of channels would be mostly
-empty. In NCX memory the x axis is contiguous, so positions along x fill the vectors instead: the tile's rows are
-(x-phase, channel), its weights are broadcast, and the source is read as it lies, only padded. The phases of a row are
-woven together on the way out.
+empty; where a phase has one tap (1x1 kernels, kernel == stride) sums are so short that transposing pixels costs as
+much as adding them. In NCX memory the x axis is contiguous, so positions along x fill the vectors instead: the tile's
+rows are (x-phase, channel), its weights are broadcast, and the source is read as it lies, only padded. The phases of a
+row are woven together on the way out.
 """
 
 from __future__ import annotations
@@ -14,25 +15,27 @@ from itertools import product
 from unstride.plan.direct import DirectPlan, PanelSource, plan_direct
 from unstride.plan.job import Panel
 from unstride.plan.machine import ISA
-from unstride.plan.phases import AxisPhases, Phase, Tap
+from unstride.plan.phases import AxisPhases, Phase, Tap, phases_of
 from unstride.plan.tables import Interned
 from unstride.problem import Structure
 
 __all__ = ["AcrossPlan", "plan_across", "row_counts", "vector_count"]
 
-_MOST_ROWS = 8  # result columns of a group, beyond which vectors of channels do better
+_FEW_ROWS = 8  # result columns of a group, up to which vectors of channels are no match
+_SOME_ROWS = 64  # up to which they are not, where their vectors would be a quarter empty
 
 
 @dataclass(frozen=True)
 class AcrossPlan:
-    """The direct plan it may replace, and its own panels: up to eight rows that share their taps."""
+    """The direct plan it may replace, and its own panels: a few rows that share their taps."""
 
     direct: DirectPlan
     panels: tuple[tuple[int, ...], ...]
     sources: tuple[PanelSource, ...]
     inner_taps: tuple[tuple[int, int], ...]
-    group_ends: tuple[int, ...]  # panel index after each group
-    rows_per_group: int  # rows that are computed together: v-phases times x-phases times channels
+    chunk_ends: tuple[int, ...]  # panel index after each chunk of channels
+    rows_per_chunk: int  # rows that wait for each other: v-phases times x-phases times channels of a chunk
+    few: bool  # so few columns that no other kernel need be asked
     packed_elements: int
     bias_rows: tuple[int, ...]  # result channel of every row of every panel
     reason: str
@@ -53,22 +56,33 @@ def vector_count(isa: ISA, rows: int) -> int:
 
 
 def plan_across(structure: Structure, isa: ISA) -> AcrossPlan | None:
-    """The plan with vectors across x, or None where the result has enough channels, or x is not contiguous."""
+    """The plan with vectors across x, or None where vectors of channels do better, or x is not contiguous."""
     s = structure
     scatter = s.direction == "scatter"
     columns = (s.co if scatter else s.ci) * (s.stride[-1] if scatter else 1)
     unit_step = scatter or s.stride[-1] == 1
-    if s.data_layout != "NCX" or not unit_step or columns > _MOST_ROWS:
+    if s.data_layout != "NCX" or not unit_step:
+        return None
+    few = columns <= _FEW_ROWS
+    single_taps = all(len(phase.taps) == 1 for axis in phases_of(s)[-2:] for phase in axis.phases)
+    if not few and not single_taps and columns > _SOME_ROWS:
         return None
     direct = plan_direct(structure, isa)
-    if direct.needs_prefill:
+    if not few and not single_taps and _filled(direct) > 0.75:
         return None
-    return _Builder(structure, isa, direct).build()
+    return _Builder(structure, isa, direct, few).build()
+
+
+def _filled(direct: DirectPlan) -> float:
+    """Which part of the direct plan's vectors is columns."""
+    return sum(p[Panel.COLUMNS] for p in direct.panels) / sum(
+        p[Panel.VECTORS] * direct.tile.lanes for p in direct.panels
+    )
 
 
 class _Builder:
-    def __init__(self, structure: Structure, isa: ISA, direct: DirectPlan) -> None:
-        self.structure, self.isa, self.direct = structure, isa, direct
+    def __init__(self, structure: Structure, isa: ISA, direct: DirectPlan, few: bool) -> None:
+        self.structure, self.isa, self.direct, self.few = structure, isa, direct, few
         scatter = structure.direction == "scatter"
         self.reduce, self.result = (structure.ci, structure.co) if scatter else (structure.co, structure.ci)
         self.x = direct.axes[-1]
@@ -77,10 +91,12 @@ class _Builder:
         self.x_classes = _classes(self.x.phases)
         # Where all x-phases read the same pixels, v-phases that do so too are computed together: the source line that
         # is loaded serves all of them.
-        merge = len(self.x_classes) == 1
+        merge = len(self.x_classes) == 1 and self.x.complete and few
         classes = _classes(rows.phases) if merge else [[phase] for phase in rows.phases]
         starts = [sum(map(len, classes[:i])) for i in range(len(classes))]
         self.v_classes = list(zip(starts, classes, strict=True))
+        widest = max(map(len, self.x_classes))
+        self.chunk = self.result if few else min(self.result, max(1, max(row_counts(isa)) // widest))
 
     def build(self) -> AcrossPlan:
         panels: list[tuple[int, ...]] = []
@@ -91,12 +107,17 @@ class _Builder:
         weights = 0
         outer_lists = list(product(*(axis.phases for axis in self.direct.axes[:-2])))
         plane_index = {plane: i for i, plane in enumerate(self.direct.planes)}
-        for group in range(self.structure.groups):
+        chunks = [
+            (group, first, min(self.chunk, self.result - first))
+            for group in range(self.structure.groups)
+            for first in range(0, self.result, self.chunk)
+        ]
+        for group, channel, width in chunks:
             for outer_index, outer_phase in enumerate(outer_lists):
                 outer_taps = tuple(product(*(phase.taps for phase in outer_phase)))
                 outer_key = tuple(plane_index[tuple(t.a for t in taps)] for taps in outer_taps)
                 for v_first, v_class in self.v_classes:
-                    rows = self._rows(len(v_class))
+                    rows = self._rows(len(v_class), channel, width)
                     for position, (row, taps, chunk) in enumerate(rows):
                         pairs = [(v, t) for v in v_class[0].taps for t in taps]
                         inner_key = tuple((v.a - self.v_first, t.a - self.x.first) for v, t in pairs)
@@ -121,49 +142,57 @@ class _Builder:
                                 Panel.V_PHASES: len(v_class),
                                 Panel.OUTER_PHASE: outer_index,
                                 Panel.BIAS: len(bias_rows),
-                                Panel.START: int(position == 0 and v_first == 0 and outer_index == 0),
+                                Panel.START: int(position == 0),
                                 Panel.FLUSH: int(position == len(rows) - 1),
-                                Panel.FLUSH_CHANNEL: group * self.result,
-                                Panel.FLUSH_WIDTH: self.result,
+                                Panel.FLUSH_CHANNEL: group * self.result + channel,
+                                Panel.FLUSH_WIDTH: width,
                             }
                         )
                         panels.append(tuple(fields[f] for f in Panel))
                         sources.append(PanelSource(group, steps, tuple(chunk)))
-                        bias_rows += [group * self.result + channel for _, channel in chunk]
+                        bias_rows += [group * self.result + c for _, c in chunk]
                         weights += len(steps) * self.reduce * len(chunk)
             ends.append(len(panels))
-        reason = f"{self.result * self.x.result_step} result columns a group: vectors run across x"
         return AcrossPlan(
             self.direct,
             tuple(panels),
             tuple(sources),
             tuple(inner.values),
             tuple(ends),
-            self.result * self.x.result_step * max(len(v) for _, v in self.v_classes),
+            self.chunk * self.x.result_step * max(len(v) for _, v in self.v_classes),
+            self.few,
             weights,
             tuple(bias_rows),
-            reason,
+            self._reason(),
         )
 
-    def _rows(self, v_phases: int) -> list[tuple[int, tuple[Tap, ...], list[tuple[tuple[int, int], int]]]]:
-        """(first row, taps, [(kernel shift along v and x, channel)]) of each panel, cut to tile heights.
+    def _reason(self) -> str:
+        columns = self.result * self.x.result_step
+        if self.few:
+            return f"{columns} result columns a group: vectors run across x"
+        return "sums are short: vectors run across x, as the pixels lie"
 
-        Rows are numbered (v-phase, x-phase, channel).
+    def _rows(
+        self, v_phases: int, channel: int, width: int
+    ) -> list[tuple[int, tuple[Tap, ...], list[tuple[tuple[int, int], int]]]]:
+        """(first row, taps, [(kernel shift along v and x, channel)]) of each panel of a chunk, cut to tile heights.
+
+        Rows are numbered (v-phase, x-phase, channel of the chunk).
         """
         heights = row_counts(self.isa)
         result = []
         for phase_class in self.x_classes:
             first = phase_class[0]
             lines = [
-                ((v_shift, shift), c)
+                ((v_shift, shift), channel + c)
                 for v_shift in range(v_phases)
                 for shift in range(len(phase_class))
-                for c in range(self.result)
+                for c in range(width)
             ]
             start = 0
             while start < len(lines):
                 height = max(h for h in heights if h <= len(lines) - start)
-                result.append((first.r * self.result + start, first.taps, lines[start : start + height]))
+                result.append((first.r * width + start, first.taps, lines[start : start + height]))
                 start += height
         return result
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from operator import itemgetter
 
 from unstride.plan.across import AcrossPlan
 from unstride.plan.job import Job, Panel
-from unstride.plan.launch import STRIP_BYTES, Grid, Launch, LaunchBuilder, largest, round_up
+from unstride.plan.launch import STREAM, STRIP_BYTES, Grid, Launch, LaunchBuilder, largest, round_up
 from unstride.plan.machine import Machine
 from unstride.problem import Problem
 
@@ -22,42 +24,96 @@ def plan_across_launch(plan: AcrossPlan, problem: Problem, machine: Machine, thr
 class _Builder(LaunchBuilder):
     def build_across(self, plan: AcrossPlan) -> Launch | None:
         nv, nx = self.v_hull[1] - self.v_hull[0], self.x_hull[1] - self.x_hull[0]
-        lanes = plan.direct.tile.lanes
-        # Depthwise layers have another good kernel, with vectors of channels: it wins where rows are short.
-        shortest = 2 * lanes if plan.direct.depthwise else 3 * lanes // 4
-        if self.prefill or nx < shortest or not nv * self.problem.batch * self.outer_positions:
+        if not nv * nx * self.problem.batch * self.outer_positions:
             return None
-        size, step = self.compute_bytes, self.x.phases.result_step
+        self.lanes = plan.direct.tile.lanes
+        self.flat = self._is_flat(nx)
+        # Depthwise layers have another good kernel, with vectors of channels: it wins where rows are short.
+        shortest = 2 * self.lanes if plan.direct.depthwise else 3 * self.lanes // 4
+        if nx < shortest and not (self.flat and nv * nx >= shortest):
+            return None
+        grid, cost = min(
+            ((grid, self._cost(plan, grid, nv, nx)) for grid in self._grids(plan, nv, nx)), key=itemgetter(1)
+        )
+        if not plan.few and cost > 1.1 * self.best_grid()[1]:
+            return None
+        return self._launch(plan, grid)
 
-        def strip(v: int, x: int) -> int:
-            rows = self.v.phases.source_step * (v - 1) + self.v.phases.span
-            columns = round_up(x - 1 + self.x.phases.span + lanes, lanes)
-            return size * (plan.direct.reduce_channels * len(plan.direct.planes) * rows * columns + 8 * lanes)
+    def _is_flat(self, nx: int) -> bool:
+        """Whether rows are one run, in the source and in the strip: nothing is padded, shifted or left out.
 
-        def lines(v: int, x: int) -> int:
-            return size * (v * plan.rows_per_group * (round_up(x, lanes) + 4 * lanes) + 8 * lanes)
+        Rows of two phases that fill their vectors are better kept apart: they can be woven in registers.
+        """
+        if self.x.phases.result_step > 1 and round_up(nx, self.lanes) < 1.1 * nx:
+            return False
+        hulls = ((self.v, self.v_hull), (self.x, self.x_hull))
+        return all(
+            axis.phases.span == 1 and axis.source_shift == 0 and hull == (0, axis.source_size) for axis, hull in hulls
+        )
 
-        def fits(v: int, x: int) -> bool:
-            return strip(v, x) + lines(v, x) <= min(STRIP_BYTES, self.machine.l2_bytes // 2)
+    def _grids(self, plan: AcrossPlan, nv: int, nx: int) -> Iterator[Grid]:
+        for budget in (min(STRIP_BYTES, self.machine.l2_bytes // 2), 2**20):
+            x_unit = largest(nx, lambda x: self._room(plan, 1, x) <= budget)  # noqa: B023, called at once
+            v_most = largest(nv, lambda v: self._room(plan, v, x_unit) <= budget) if x_unit == nx else 1  # noqa: B023
+            for pieces in (1, self.threads, 4 * self.threads):
+                v_unit = min(v_most, -(-nv // pieces))
+                x_part = x_unit if self.flat or nv >= pieces else min(x_unit, round_up(-(-nx // pieces), self.lanes))
+                for blocks in (1, self.threads, 4 * self.threads):
+                    yield Grid(1, v_unit, x_part, self._chunk_blocks(plan, blocks))
 
-        x_unit = largest(nx, lambda x: fits(1, x))
-        v_unit = largest(nv, lambda v: fits(v, x_unit)) if x_unit == nx else 1
-        units = self.problem.batch * self.outer_positions * -(-nv // v_unit) * -(-nx // x_unit)
-        groups = len(plan.group_ends)
-        blocks = min(groups, max(1, -(-16 * self.threads // units)))
-        if units * blocks < 4 * self.threads and self.threads > 1:
-            v_unit = min(v_unit, -(-nv // (4 * self.threads)))
-        ends = tuple(plan.group_ends[(i + 1) * groups // blocks - 1] for i in range(blocks))
-        base = self.build(Grid(1, v_unit, x_unit, ends))
+    def _chunk_blocks(self, plan: AcrossPlan, most: int) -> tuple[int, ...]:
+        """Panels cut into blocks of whole chunks."""
+        ends = plan.chunk_ends
+        count = min(len(ends), most)
+        return tuple(ends[(i + 1) * len(ends) // count - 1] for i in range(count))
+
+    def _cost(self, plan: AcrossPlan, grid: Grid, nv: int, nx: int) -> float:
+        """Cycles of the busiest thread: products, or the weights' way in; filling; weaving."""
+        lanes, step = self.lanes, self.x.phases.result_step
+        units = self.problem.batch * -(-nv // grid.v_unit) * -(-nx // grid.x_unit)
+        blocks = len(grid.panel_blocks)
+        tasks = units * self.outer_positions * blocks
+        vectors = grid.v_unit * -(-grid.x_unit // lanes)
+        if self.flat and grid.x_unit == nx:
+            vectors = -(-grid.v_unit * nx // lanes)
+        weights = plan.packed_elements / blocks
+        products = 1.1 * vectors * weights / 2
+        streamed = weights * self.compute_bytes / STREAM
+        if weights * self.compute_bytes <= self.machine.l2_bytes / 2:
+            streamed /= max(1, tasks // blocks // self.threads)
+        reading = max(products, streamed) + 0.3 * min(products, streamed)
+        filled = self._strip_pixels(1, grid.v_unit, grid.x_unit) * plan.direct.reduce_channels * self.problem.groups
+        woven = grid.v_unit * grid.x_unit * step * self.v.phases.result_step
+        woven *= plan.direct.result_channels * self.problem.groups * len(plan.direct.outer_phases) // blocks
+        in_place = step == 1 or (step == 2 and not self.flat and not plan.few)
+        weaving = 0.35 if in_place and self.problem.dtype in ("f32", "f64") else 1.0 if step != 3 else 2.5
+        return -(-tasks // self.threads) * (reading + 3 * filled / lanes + weaving * woven + 2000)
+
+    def _strip_room(self, plan: AcrossPlan, v: int, x: int) -> int:
+        rows = self.v.phases.source_step * (v - 1) + self.v.phases.span
+        columns = round_up(x - 1 + self.x.phases.span + self.lanes, self.lanes)
+        pixels = len(plan.direct.planes) * round_up(rows * columns, self.lanes)
+        return self.compute_bytes * (plan.direct.reduce_channels * pixels + 8 * self.lanes)
+
+    def _lines_room(self, plan: AcrossPlan, v: int, x: int) -> int:
+        line = v * (round_up(x, self.lanes) + self.lanes) + 8 * self.lanes
+        return self.compute_bytes * plan.rows_per_chunk * line
+
+    def _room(self, plan: AcrossPlan, v: int, x: int) -> int:
+        return self._strip_room(plan, v, x) + self._lines_room(plan, v, x)
+
+    def _launch(self, plan: AcrossPlan, grid: Grid) -> Launch:
+        base = self.build(grid)
         steps = max(p[Panel.INNER_COUNT] * p[Panel.OUTER_COUNT] for p in plan.panels)
         sizes = [
-            strip(v_unit, x_unit),
-            lines(v_unit, x_unit),
+            self._strip_room(plan, grid.v_unit, grid.x_unit),
+            self._lines_room(plan, grid.v_unit, grid.x_unit),
             16 * steps + 16 * len(plan.direct.planes),
-            size * (x_unit * step + 4 * lanes * step),
+            self.compute_bytes * (grid.x_unit + 4 * self.lanes) * self.x.phases.result_step,
         ]
         places = [sum(map(round_up, sizes[:i])) for i in range(5)]
         fields = list(base.fields)
         fields[Job.OFFSET_STRIP], fields[Job.OFFSET_OUT], fields[Job.OFFSET_TAPS] = places[:3]
         fields[Job.OFFSET_PRODUCTS], fields[Job.SCRATCH_PER_SLOT] = places[3:]
+        fields[Job.FLAT] = int(self.flat and grid.x_unit == self.x_hull[1] - self.x_hull[0])
         return replace(base, fields=tuple(fields), scratch_per_slot=places[4])

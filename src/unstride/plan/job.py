@@ -100,6 +100,7 @@ class Job(_Field):
     OFFSET_TRANSFORMED = auto()
     OFFSET_PRODUCTS = auto()
     OFFSET_TARGETS = auto()
+    FLAT = auto()  # across x: 1 if the rows of a box are one run of positions
     HOLES = auto()  # 1 if the out strip starts as REST, since not every element of it is computed
 
 

@@ -266,7 +266,7 @@ class LaunchBuilder:
                 / 4
                 * len(plan.flush_ends)
                 / blocks
-                * (0.3 if across >= tile.lanes else 0.8 if across >= 4 else 4.0)
+                * (0.8 if across >= tile.lanes else 1.2 if across >= 4 else 4.0)
             )
         calls = self._steps if plan.clipped else len(plan.panels)
         listing = (200 * len(plan.panels) + (_CLIPPED_CALL * share if plan.clipped else _CALL) * calls * tiles) / blocks

@@ -25,31 +25,43 @@ define internal void @"copy"(ptr noalias %".1", ptr noalias %".2", i64 %".3") no
 entry:
   br label %"body"
 body:
-  %".5" = and i64 %".3", 7
-  %".6" = sub nsw i64 %".3", %".5"
-  %".7" = icmp slt i64 0, %".6"
-  br i1 %".7", label %"loop", label %"done"
+  %".5" = and i64 %".3", -8
+  %".6" = icmp slt i64 0, %".5"
+  br i1 %".6", label %"loop", label %"done"
 loop:
-  %".9" = phi  i64 [0, %"body"], [%".14", %"loop"]
-  %".10" = getelementptr float, ptr %".2", i64 %".9"
-  %".11" = load <8 x float>, ptr %".10", align 4
-  %".12" = getelementptr float, ptr %".1", i64 %".9"
-  store <8 x float> %".11", ptr %".12", align 4
-  %".14" = add nsw i64 %".9", 8
-  %".15" = icmp slt i64 %".14", %".6"
-  br i1 %".15", label %"loop", label %"done"
+  %".8" = phi  i64 [0, %"body"], [%".13", %"loop"]
+  %".9" = getelementptr float, ptr %".2", i64 %".8"
+  %".10" = load <8 x float>, ptr %".9", align 4
+  %".11" = getelementptr float, ptr %".1", i64 %".8"
+  store <8 x float> %".10", ptr %".11", align 4
+  %".13" = add nsw i64 %".8", 8
+  %".14" = icmp slt i64 %".13", %".5"
+  br i1 %".14", label %"loop", label %"done"
 done:
-  %".17" = icmp slt i64 %".6", %".3"
+  %".16" = and i64 %".3", -4
+  %".17" = icmp slt i64 %".5", %".16"
   br i1 %".17", label %"loop.1", label %"done.1"
 loop.1:
-  %".19" = phi  i64 [%".6", %"done"], [%".24", %"loop.1"]
+  %".19" = phi  i64 [%".5", %"done"], [%".24", %"loop.1"]
   %".20" = getelementptr float, ptr %".2", i64 %".19"
-  %".21" = load float, ptr %".20", align 4
+  %".21" = load <4 x float>, ptr %".20", align 4
   %".22" = getelementptr float, ptr %".1", i64 %".19"
-  store float %".21", ptr %".22", align 4
-  %".24" = add nsw i64 %".19", 1
-  %".25" = icmp slt i64 %".24", %".3"
+  store <4 x float> %".21", ptr %".22", align 4
+  %".24" = add nsw i64 %".19", 4
+  %".25" = icmp slt i64 %".24", %".16"
   br i1 %".25", label %"loop.1", label %"done.1"
 done.1:
+  %".27" = icmp slt i64 %".16", %".3"
+  br i1 %".27", label %"loop.2", label %"done.2"
+loop.2:
+  %".29" = phi  i64 [%".16", %"done.1"], [%".34", %"loop.2"]
+  %".30" = getelementptr float, ptr %".2", i64 %".29"
+  %".31" = load float, ptr %".30", align 4
+  %".32" = getelementptr float, ptr %".1", i64 %".29"
+  store float %".31", ptr %".32", align 4
+  %".34" = add nsw i64 %".29", 1
+  %".35" = icmp slt i64 %".34", %".3"
+  br i1 %".35", label %"loop.2", label %"done.2"
+done.2:
   ret void
 }
