@@ -18,6 +18,8 @@ from unstride.errors import AttributeValueError, DTypeError, ShapeError, SizeLim
 from unstride.runtime.dlpack import advice, view_of_dlpack
 
 __all__ = [
+    "PLAIN",
+    "PLAIN_OUT",
     "address",
     "allocated",
     "as_input",
@@ -29,7 +31,8 @@ __all__ = [
     "size_error",
 ]
 
-_PLAIN = 0x1 | 0x100  # NumPy's C_CONTIGUOUS and ALIGNED: asking once is quicker than asking twice
+PLAIN = 0x1 | 0x100  # NumPy's C_CONTIGUOUS and ALIGNED: asking once is quicker than asking twice
+PLAIN_OUT = PLAIN | 0x400  # and WRITEABLE
 
 Array = NDArray[Any]
 
@@ -117,7 +120,7 @@ def contiguous(array: Array) -> Array:
 
 def is_plain(array: Array) -> bool:
     """Whether the elements lie in C order and aligned: what native code takes."""
-    return array.flags.num & _PLAIN == _PLAIN
+    return array.flags.num & PLAIN == PLAIN
 
 
 def result_buffer(shape: Sequence[int], dtype: str, out: object, inputs: Sequence[Array]) -> Array:

@@ -34,6 +34,7 @@ _MASK_BYTES = 1024
 Launch = Callable[[int], int]
 Team = Callable[[int, int, int, int, bool], None]
 _JOB = struct.Struct(f"{len(code.JOB_WORDS)}q")
+JOB_BYTES, PROGRESS_OFFSET = _JOB.size, _JOB.size - 24  # from there on, words differ from launch to launch
 _blocks: list[tuple[ctypes.Array[ctypes.c_char], int]] = []  # job blocks not in use; a nested launch takes another
 
 
@@ -120,6 +121,11 @@ def parallel(task_address: int, arg_address: int, tasks: int, threads: int, shor
             pass  # the interpreter runs signal handlers here: between slices, when nobody works on the job
     finally:
         _blocks.append((block, start))
+
+
+def main_thread() -> int | None:
+    """The thread that handles signals: it alone looks up from a long job."""
+    return _main_thread
 
 
 @contextlib.contextmanager

@@ -10,9 +10,11 @@ tables of the sizes it has met are kept.
 from __future__ import annotations
 
 import ctypes
+import math
 import struct
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from threading import get_ident
 from typing import Any
 
 import numpy as np
@@ -32,7 +34,7 @@ from unstride.problem import Problem, Structure
 from unstride.runtime import buffers, engine, pool
 from unstride.runtime.packing import PackedPanel, Packer
 
-__all__ = ["Program", "Weights", "activated", "pack", "program"]
+__all__ = ["Program", "QuickLaunch", "Weights", "activated", "pack", "program"]
 
 _SIZES_KEPT = 512
 _SCRATCH_KEPT = 16 * 2**20
@@ -40,6 +42,9 @@ _CALL = struct.Struct("4q")  # the first fields of Job: what differs from call t
 _CONSTANTS = struct.Struct("4q")  # the next: what belongs to the weights
 _INLINE_WORK = 400_000  # multiply-adds (and quarter bytes) below which a second thread costs more than it gives
 _SHORT_WORK = 2_000_000  # the interpreter's lock is kept below this
+
+_QUICK = struct.Struct("5q")  # the last words of a pool's block and the first of the job behind it
+_QUICK_SCRATCH = 64 * 1024
 
 _address_of = ctypes.addressof
 _free_scratch: list[NDArray[np.uint8]] = []
@@ -55,6 +60,7 @@ class Step:
     sizes: NDArray[np.int64]
     threads: int
     short: bool
+    alone: bool  # so little work that one thread does it, however many may
     then: Step | None = None  # for the units that this step leaves
 
     @cached_property
@@ -117,14 +123,15 @@ class Kernel:
             channels[start : start + len(source.columns)] = [first + channel for _, channel in source.columns]
         return channels
 
-    def step(self, launch: Launch, short: bool, then: Step | None = None) -> Step:
+    def step(self, launch: Launch, work: int, then: Step | None = None) -> Step:
         sizes = np.array(launch.sizes or (0,), np.int64)
         fields = list(launch.fields)
         fields[Job.PLAN], fields[Job.SIZES] = buffers.address(self._tables), buffers.address(sizes)
         for name, start in self._starts.items():
             fields[name] = start
         used = max(1, min(launch.threads, launch.tasks))
-        return Step(self, launch, struct.pack(f"{len(fields)}q", *fields), sizes, used, short, then)
+        job = struct.pack(f"{len(fields)}q", *fields)
+        return Step(self, launch, job, sizes, used, work < _SHORT_WORK, work < _INLINE_WORK, then)
 
 
 class Program:
@@ -161,17 +168,16 @@ class Program:
 
     def _prepare(self, problem: Problem, threads: int) -> Step:
         work = problem.macs + 4 * problem.bytes
-        short = work < _SHORT_WORK
         used = 1 if work < _INLINE_WORK else threads
         if self.special is not None:
             launches = launches_of(self.special.plan, problem, self.machine, used)
             if launches:
-                then = self.direct.step(launches[1], short) if len(launches) > 1 else None
-                return self.special.step(launches[0], short, then)
+                then = self.direct.step(launches[1], work) if len(launches) > 1 else None
+                return self.special.step(launches[0], work, then)
         kernel = self.direct
         if clipping_pays(kernel.base, problem, self.machine):
             kernel = self.clipped
-        return kernel.step(launches_of(kernel.plan, problem, self.machine, used)[0], short)
+        return kernel.step(launches_of(kernel.plan, problem, self.machine, used)[0], work)
 
 
 @lru_cache(maxsize=256)
@@ -248,7 +254,7 @@ class Weights:
         try:
             job = self._jobs[step].pop()  # one that an earlier call is done with
         except (KeyError, IndexError):
-            job = self._new_job(step)
+            job = self.new_job(step)
         scratch = _take_scratch(step.scratch_bytes)
         try:
             room = (buffers.address(scratch) + 63) & -64
@@ -259,12 +265,57 @@ class Weights:
                 _free_scratch.append(scratch)
         self._jobs.setdefault(step, []).append(job)
 
-    def _new_job(self, step: Step) -> Any:
+    def new_job(self, step: Step) -> Any:
+        """The job of a step with these weights; the addresses of a call are still missing."""
         if len(self._jobs) > _SIZES_KEPT:
             self._jobs.clear()
         job = ctypes.create_string_buffer(step.job, len(step.job))
         _CONSTANTS.pack_into(job, _CALL.size, *self._constants_of(step.kernel))
         return job
+
+
+class QuickLaunch:
+    """A launch so small that preparing it would be half of its time: all but two addresses is ready.
+
+    Everything lives in one block, the pool's words before the job, so that one stroke writes what differs; blocks are
+    used again, one for each call under way.
+    """
+
+    def __init__(self, weights: Weights, step: Step, shape: tuple[int, ...]) -> None:
+        self.weights, self.step, self.shape = weights, step, shape
+        problem = step.launch.problem
+        itemsize = buffers.numpy_dtype(problem.dtype).itemsize
+        self.source_bytes, self.result_bytes = (
+            itemsize * math.prod(sizes) for sizes in (problem.data_shape, problem.result_shape)
+        )
+        self._blocks: list[tuple[Any, int, Any]] = []
+
+    @staticmethod
+    def fits(step: Step) -> bool:
+        """Whether a step is one short launch on one thread, whatever the number of threads."""
+        plain = step.then is None and not step.launch.prefill and step.launch.tasks
+        return bool(plain and step.alone and step.scratch_bytes <= _QUICK_SCRATCH)
+
+    def run(self, source: int, result: int) -> None:
+        """Compute from one address to the other; the caller has looked at both arrays."""
+        try:
+            block = self._blocks.pop()
+        except IndexError:
+            block = self._new_block()
+        memory, start, _ = block
+        _QUICK.pack_into(memory, pool.PROGRESS_OFFSET, 0, 1, get_ident() == pool.main_thread(), source, result)
+        launch = pool.prepare(1, True)
+        while launch(start):
+            pass
+        self._blocks.append(block)
+
+    def _new_block(self) -> tuple[Any, int, Any]:
+        step, job = self.step, bytes(self.weights.new_job(self.step))
+        memory = ctypes.create_string_buffer(bytes(pool.JOB_BYTES) + job, pool.JOB_BYTES + len(job))
+        start, scratch = _address_of(memory), np.empty(step.scratch_bytes, np.uint8)
+        struct.pack_into("3q", memory, 0, step.task, start + pool.JOB_BYTES, step.launch.tasks)
+        _CALL.pack_into(memory, pool.JOB_BYTES, 0, 0, (buffers.address(scratch) + 63) & -64, 0)
+        return memory, start, scratch
 
 
 def pack(
