@@ -28,6 +28,7 @@ from unstride.plan.machine import ISA
 __all__ = ["AcrossFamily"]
 
 _OVERRUN = 4  # vectors that the last tile of a line may write too many
+_SLACK = 8  # vectors behind the strip that the last tile of a line may read
 _WIDTHS = (1, 2, 4)  # of the last tile of a line, besides the widest
 
 
@@ -207,6 +208,8 @@ class _Driver(Box):
     def _fill_group(self, panel: Ptr, image: Int) -> None:
         e = self.e
         self.list_planes()
+        end = self.strip + panel.int(Panel.RUN) * self.channel_pitch
+        e.call(self.zero, end, e.int(_SLACK * self.numbers.lanes))
         source = e.ptr(self.get(Job.SOURCE), self.numbers.stored) + image * self.get(Job.SOURCE_N_STRIDE)
         for c in e.range(panel.int(Panel.RUN)):
             channel = source + (panel.int(Panel.CHANNEL) + c) * self.get(Job.SOURCE_C_STRIDE)
@@ -216,8 +219,9 @@ class _Driver(Box):
                     start = channel + self.plane_offsets.int(plane)
                     with e.either(self.flat) as (then, otherwise):
                         with then:
-                            first = start + self.source_v * self.get(Job.SOURCE_V_STRIDE)
-                            e.call(self.copy, target, first, self.rows * self.columns)
+                            first, count = self.source_v * self.get(Job.SOURCE_V_STRIDE), self.rows * self.columns
+                            e.call(self.copy, target, start + first, count)
+                            e.call(self.zero, target + count, self.plane_pitch - count)
                         with otherwise:
                             for row in e.range(self.rows):
                                 self._fill_line(target + row * self.row_pitch, start, self.source_v + row)
@@ -236,8 +240,8 @@ class _Driver(Box):
                 with e.when(right > left):
                     first = source + (v * self.get(Job.SOURCE_V_STRIDE) + self.source_x + left)
                     e.call(self.copy, target + left, first, right - left)
-                with e.when(right < self.columns):
-                    e.call(self.zero, target + right, self.columns - right)
+                # To the end of the last vector: what happens to lie there may be subnormal, which is slow to multiply.
+                e.call(self.zero, target + right, self.row_pitch - right)
 
     def _panel(self, panel: Ptr, image: Int) -> None:
         e = self.e

@@ -93,7 +93,7 @@ class _Builder(LaunchBuilder):
         rows = self.v.phases.source_step * (v - 1) + self.v.phases.span
         columns = round_up(x - 1 + self.x.phases.span + self.lanes, self.lanes)
         pixels = len(plan.direct.planes) * round_up(rows * columns, self.lanes)
-        return self.compute_bytes * (plan.direct.reduce_channels * pixels + 8 * self.lanes)
+        return self.compute_bytes * (plan.direct.reduce_channels * pixels + 9 * self.lanes)
 
     def _lines_room(self, plan: AcrossPlan, v: int, x: int) -> int:
         line = v * (round_up(x, self.lanes) + self.lanes) + 8 * self.lanes
