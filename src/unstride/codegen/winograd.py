@@ -95,8 +95,10 @@ class _Driver(Box):
         m = (self.v.outputs, self.x.outputs)
         self.tile_rows = (self.v1 - self.v0 + (m[0] - 1)) // m[0]
         self.tile_columns = (self.x1 - self.x0 + (m[1] - 1)) // m[1]
-        self.rows = self.tile_rows * m[0] + (self.v.taps - 1)
-        self.columns = self.tile_columns * m[1] + (self.x.taps - 1)
+        self.steps = (self.get(Job.SOURCE_V_STEP), self.get(Job.SOURCE_X_STEP))
+        self.residues = (self.get(Job.RESIDUES_V), self.get(Job.RESIDUES_X))
+        self.rows = (self.tile_rows * m[0] + (self.v.taps - 1)) * self.steps[0]
+        self.columns = (self.tile_columns * m[1] + (self.x.taps - 1)) * self.steps[1]
         self.row_pitch = self.columns * self.pixel_pitch
         self.plane_pitch = self.rows * self.row_pitch
         self.image_pitch = self.get(Job.PLANE_COUNT) * self.plane_pitch
@@ -167,18 +169,29 @@ class _Driver(Box):
             with e.when(self.planes_alive.int(plane).differs(0)):
                 for image in e.range(self.images):
                     base = self.strip + (image * self.image_pitch + plane * self.plane_pitch)
-                    for row in e.range(self.tile_rows):
-                        for column in e.range(self.tile_columns):
-                            tile = (image * self.tile_rows + row) * self.tile_columns + column
-                            source = base + row * self.v.outputs * self.row_pitch
-                            source = source + column * self.x.outputs * self.pixel_pitch
-                            target = self.transformed + plane * (self.point_pitch * self.points)
-                            self._transform_tile(source, target + tile * self.tile_pitch)
+                    for v in e.range(self.residues[0]):
+                        for x in e.range(self.residues[1]):
+                            source = base + (v * self.row_pitch + x * self.pixel_pitch)
+                            target = self.transformed + self._residue(plane, v, x) * (self.point_pitch * self.points)
+                            self._transform_image(source, target, image * self.tile_rows * self.tile_columns)
+
+    def _residue(self, plane: Int, v: Int, x: Int) -> Int:
+        """The number of a residue of a plane among the transformed planes."""
+        return (plane * self.residues[0] + v) * self.residues[1] + x
+
+    def _transform_image(self, source: Ptr, target: Ptr, first: Int) -> None:
+        e = self.e
+        by_row = self.row_pitch * self.steps[0] * self.v.outputs
+        by_column = self.pixel_pitch * self.steps[1] * self.x.outputs
+        for row in e.range(self.tile_rows):
+            for column in e.range(self.tile_columns):
+                tile = first + row * self.tile_columns + column
+                self._transform_tile(source + (row * by_row + column * by_column), target + tile * self.tile_pitch)
 
     def _transform_tile(self, source: Ptr, target: Ptr) -> None:
         e, lanes = self.e, self.numbers.lanes
-        rows = [source + i * self.row_pitch for i in range(self.v.size)]
-        pixels = [[row + j * self.pixel_pitch for j in range(self.x.size)] for row in rows]
+        rows = [source + self.row_pitch * self.steps[0] * i for i in range(self.v.size)]
+        pixels = [[row + self.pixel_pitch * self.steps[1] * j for j in range(self.x.size)] for row in rows]
         targets = [target + self.point_pitch * point for point in range(self.points)]
         for c in e.range(0, self.get(Job.CHANNELS), lanes):
             patch = [[pixel.load(c, lanes) for pixel in row] for row in pixels]
@@ -205,7 +218,7 @@ class _Driver(Box):
         e, size = self.e, self.numbers.isa.vector_bytes // self.numbers.lanes
         width = panel.int(Panel.VECTORS) * self.numbers.lanes
         self.tile_args.store(TileArgs.RUN, panel.int(Panel.RUN))
-        outer_count = panel.int(Panel.OUTER_COUNT)
+        outer_count = panel.int(Panel.OUTER_COUNT) * self.residues[0] * self.residues[1]
         step = panel.int(Panel.RUN) * width
         weights = self.get(Job.WEIGHTS) + panel.int(Panel.WEIGHTS) * size
         for point in e.range(self.points):
@@ -228,18 +241,28 @@ class _Driver(Box):
         return e.b.or_(no_v, no_x)
 
     def _list_planes(self, panel: Ptr, point: Int, step: Int) -> Int:
-        """The taps of a product are the planes of the outer axes that exist."""
+        """The taps of a product are the transformed planes that exist.
+
+        The last point of an axis needs only the last tap, which a residue may lack.
+        """
         e = self.e
         count = e.var(0)
         outer = self.plan + self.get(Job.OUTER_TAPS) + panel.int(Panel.OUTER_FIRST)
+        v_last = point >= self.points - self.x.size
+        x_last = (point % self.x.size).equals(self.x.size - 1)
         for o in e.range(panel.int(Panel.OUTER_COUNT)):
             plane = outer.int(o)
             with e.when(self.planes_alive.int(plane).differs(0)):
-                at = count.get() * 2
-                source = (plane * self.points + point) * self.point_pitch + panel.int(Panel.CHANNEL)
-                self.taps.store(at, source)
-                self.taps.store(at + 1, o * step)
-                count.set(count.get() + 1)
+                for v in e.range(self.residues[0]):
+                    for x in e.range(self.residues[1]):
+                        no_v = e.b.and_(v_last, v >= self.get(Job.FULL_V))
+                        no_x = e.b.and_(x_last, x >= self.get(Job.FULL_X))
+                        with e.when(e.b.not_(e.b.or_(no_v, no_x))):
+                            at = count.get() * 2
+                            source = (self._residue(plane, v, x) * self.points + point) * self.point_pitch
+                            self.taps.store(at, source + panel.int(Panel.CHANNEL))
+                            self.taps.store(at + 1, self._residue(o, v, x) * step)
+                            count.set(count.get() + 1)
         return count.get()
 
     def _run_tiles(self, panel: Ptr, point: Int) -> None:

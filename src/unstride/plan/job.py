@@ -100,6 +100,10 @@ class Job(_Field):
     OFFSET_TRANSFORMED = auto()
     OFFSET_PRODUCTS = auto()
     OFFSET_TARGETS = auto()
+    RESIDUES_V = auto()  # Winograd: into how many planes the source falls, and how many of them have all taps
+    RESIDUES_X = auto()
+    FULL_V = auto()
+    FULL_X = auto()
     FLAT = auto()  # across x: 1 if the rows of a box are one run of positions
     HOLES = auto()  # 1 if the out strip starts as REST, since not every element of it is computed
 

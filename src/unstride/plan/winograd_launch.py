@@ -41,16 +41,21 @@ class _Builder(LaunchBuilder):
             * len(plan.direct.planes)
             * (-(-grid.v_unit // plan.v.outputs) * plan.v.outputs + plan.v.taps - 1)
             * (-(-grid.x_unit // plan.x.outputs) * plan.x.outputs + plan.x.taps - 1)
+            * self.v.phases.source_step
+            * self.x.phases.source_step
         )
         strip = round_up((strip_pixels * plan.direct.pixel_pitch + 2 * plan.direct.tile.columns) * self.compute_bytes)
         out = base.fields[Job.OFFSET_TAPS] - base.fields[Job.OFFSET_OUT]
+        planes = plan.planes
         taps = base.scratch_per_slot - base.fields[Job.OFFSET_TAPS]
-        planes = len(plan.direct.planes)
+        taps = max(taps, round_up(16 * (planes + len(plan.direct.planes))))
         over = plan.direct.tile.rows * row  # the last block of tiles may read rows that hold nothing
         transformed = round_up((planes * plan.points * (tiles * row + lanes) + over) * self.compute_bytes)
         blocks = -(-tiles // plan.direct.tile.rows)
         products = round_up(plan.points * blocks * plan.direct.tile.rows * vectors * lanes * self.compute_bytes)
         fields = list(base.fields)
+        fields[Job.RESIDUES_V], fields[Job.RESIDUES_X] = (residues.count for residues in plan.residues)
+        fields[Job.FULL_V], fields[Job.FULL_X] = (residues.full for residues in plan.residues)
         fields[Job.OFFSET_OUT] = strip
         fields[Job.OFFSET_TAPS] = strip + out
         fields[Job.OFFSET_TRANSFORMED] = strip + out + taps
@@ -73,7 +78,7 @@ class _Builder(LaunchBuilder):
         if total < 8:
             return None
         channels = plan.direct.reduce_channels * self.problem.groups
-        tile_bytes = len(plan.direct.planes) * plan.points * (channels + plan.direct.tile.lanes) * self.compute_bytes
+        tile_bytes = plan.planes * plan.points * (channels + plan.direct.tile.lanes) * self.compute_bytes
         most = max(plan.direct.tile.rows, min(112, self.machine.l2_bytes // 2 // tile_bytes))
         if per_image <= most:
             images, v_tiles, x_tiles = even_share(batch, most // per_image), tiles_v, tiles_x
@@ -102,7 +107,7 @@ class _Builder(LaunchBuilder):
         """
         direct, lanes = plan.direct, plan.direct.tile.lanes
         products = tiles * plan.v.outputs * plan.x.outputs * direct.packed_elements / (2 * lanes) / plan.gain
-        channels = len(direct.planes) * direct.reduce_channels * self.problem.groups
+        channels = plan.planes * direct.reduce_channels * self.problem.groups
         width = sum(panel[Panel.VECTORS] for panel in direct.panels)
         return (
             _TRANSFORM * tiles * plan.points * channels / lanes,

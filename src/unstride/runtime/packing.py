@@ -31,13 +31,13 @@ class PackedPanel:
     offset: int
     width: int
     source: PanelSource
-    short: tuple[int, int] = (0, 0)  # Winograd: 1 if the phase lacks the first tap along v, along x
+    steps: Sequence[tuple[int, ...] | None]  # kernel indices of its rows; None is a row of zeros, for Winograd only
 
 
 class Packer:
     """Packs the weights for one kernel; made once, used at every eager call.
 
-    `task` is the kernel's own packing function, if it has one; `taps` then is the block of taps it expects.
+    `task` is the kernel's own packing function, if it has one.
     """
 
     def __init__(
@@ -49,7 +49,6 @@ class Packer:
         *,
         channels_as_columns: bool = False,
         task: int | None = None,
-        taps: tuple[int, int] | None = None,
     ) -> None:
         self._structure, self._elements, self._panels = structure, elements, len(panels)
         strides = _axis_strides(structure.filter_layout, structure.filter_shape, structure.rank)
@@ -64,11 +63,10 @@ class Packer:
         table: list[int] = []
         for panel in panels:
             source = panel.source
-            step_offsets: tuple[int, ...] = tuple(
-                sum(k * s for k, s in zip(step, kernel_strides, strict=True)) for step in source.steps
+            step_offsets = tuple(
+                -1 if step is None else sum(k * s for k, s in zip(step, kernel_strides, strict=True))
+                for step in panel.steps
             )
-            if taps:
-                step_offsets = _with_missing(step_offsets, panel.short, taps)
             column_offsets = tuple(
                 v * v_stride + x * kernel_strides[-1] + c * column_stride for (v, x), c in source.columns
             )
@@ -99,18 +97,6 @@ class Packer:
         threads = pool.current_threads() if self._elements > 50_000 else 1
         pool.parallel(self._task, buffers.address(job), self._panels, min(threads, self._panels))
         return packed, not not_finite.any()
-
-
-def _with_missing(steps: tuple[int, ...], short: tuple[int, int], taps: tuple[int, int]) -> tuple[int, ...]:
-    """A full block of taps for every outer tap: -1 where this phase lacks its first row or column of taps."""
-    rows, columns = taps[0] - short[0], taps[1] - short[1]
-    result: list[int] = []
-    for first in range(0, len(steps), rows * columns):
-        result += [-1] * (short[0] * taps[1])
-        for row in range(rows):
-            start = first + row * columns
-            result += [-1] * short[1] + list(steps[start : start + columns])
-    return tuple(result)
 
 
 def aligned_empty(count: int, dtype: Any) -> NDArray[Any]:

@@ -98,17 +98,16 @@ class Kernel:
         elements = plan.packed_elements
         if isinstance(plan, AcrossPlan):
             rows = zip(plan.panels, plan.sources, strict=True)
-            panels = [PackedPanel(p[Panel.WEIGHTS], p[Panel.COLUMNS], source) for p, source in rows]
+            panels = [PackedPanel(p[Panel.WEIGHTS], p[Panel.COLUMNS], source, source.steps) for p, source in rows]
             return Packer(structure, base.isa, panels, elements)
+        winograd = isinstance(plan, WinogradPlan)
+        steps = plan.steps if isinstance(plan, WinogradPlan) else tuple(source.steps for source in base.sources)
         panels = [
-            PackedPanel(
-                p[Panel.WEIGHTS], p[Panel.VECTORS] * base.tile.lanes, source, (p[Panel.SHORT_V], p[Panel.SHORT_X])
-            )
-            for p, source in zip(plan.panels, base.sources, strict=True)
+            PackedPanel(p[Panel.WEIGHTS], p[Panel.VECTORS] * base.tile.lanes, source, rows)
+            for p, source, rows in zip(plan.panels, base.sources, steps, strict=True)
         ]
-        if isinstance(plan, WinogradPlan):
-            task, taps = self.loaded.addresses["pack"], (plan.v.taps, plan.x.taps)
-            return Packer(structure, base.isa, panels, elements, task=task, taps=taps)
+        if winograd:
+            return Packer(structure, base.isa, panels, elements, task=self.loaded.addresses["pack"])
         return Packer(structure, base.isa, panels, elements, channels_as_columns=base.depthwise)
 
     @cached_property
