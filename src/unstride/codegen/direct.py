@@ -237,10 +237,14 @@ class DirectDriver(Box):
         height, length = rows[1] - rows[0], columns[1] - columns[0]
         with e.when(e.b.and_(height > 0, length > 0)):
             total = self.images * height * length
-            cursor = _Cursor(e, place, rows[0], columns[0], height, length)
+            cursor = _Cursor(e, place, rows[0], columns[0], height, length, self.family.rows)
             for done in e.range(0, total, self.family.rows):
                 count = e.min(total - done, self.family.rows)
-                self._list_rows(panel, cursor, count)
+                with e.either(cursor.in_one_row()) as (then, otherwise):
+                    with then:
+                        cursor.list_row(self.tile_args)
+                    with otherwise:
+                        self._list_rows(panel, cursor, count)
                 call_tile(e, self.tile_args, panel.int(Panel.VECTORS), count, self.family.vectors)
 
     def _list_rows(self, panel: Ptr, cursor: _Cursor, count: Int) -> None:
@@ -283,8 +287,10 @@ class _Place:
 class _Cursor:
     """Walks the positions of a box, x fastest, then v, then the image, carrying both addresses along by additions."""
 
-    def __init__(self, e: Emitter, place: _Place, v_first: Int, x_first: Int, height: Int, length: Int) -> None:
-        self.e, self.height, self.length = e, height, length
+    def __init__(
+        self, e: Emitter, place: _Place, v_first: Int, x_first: Int, height: Int, length: Int, most: int
+    ) -> None:
+        self.e, self.height, self.length, self.most = e, height, length, most
         self.v_left, self.x_left = e.var(height), e.var(length)
         self.ends = []
         for affine in (place.source, place.result):
@@ -292,6 +298,23 @@ class _Cursor:
             by_x, by_v, by_image = affine.by_x * size, affine.by_v * size, affine.by_image * size
             row_jump, image_jump = by_v - (length - 1) * by_x, by_image - height * by_v
             self.ends.append((e.var(affine.at(v_first, x_first)), by_x, row_jump, image_jump))
+        # The distances of a whole tile's rows from its first, where they are neighbours.
+        self.distances = [[by_x * m for m in range(most)] for _, by_x, _, _ in self.ends]
+
+    def in_one_row(self) -> Any:
+        """Whether the next tile is whole, with rows that are neighbours along x and not the last of their line."""
+        return self.x_left.get() > self.most
+
+    def list_row(self, tile_args: Ptr) -> None:
+        """Write the addresses of such a tile, and go on behind it: no row waits for the one before."""
+        for first, (at, by_x, _, _), distances in zip(
+            (TileArgs.SOURCES, TileArgs.RESULTS), self.ends, self.distances, strict=True
+        ):
+            start = at.get()
+            for m, distance in enumerate(distances):
+                tile_args.store(first + m, start + distance)
+            at.set(start + by_x * self.most)
+        self.x_left.set(self.x_left.get() - self.most)
 
     def addresses(self) -> list[Int]:
         return [end[0].get() for end in self.ends]

@@ -73,6 +73,13 @@ def choice(field: str, value: object, spellings: Mapping[str, str]) -> str:
     raise AttributeValueError(field, value, f"must be one of {names}")
 
 
+def flag(field: str, value: object) -> bool:
+    """True or False, and nothing that only resembles them."""
+    if not isinstance(value, bool):
+        raise AttributeValueError(field, value, "must be True or False")
+    return value
+
+
 def dtype(value: object) -> str:
     """The short name of an element type: f32, f16, bf16 or f64."""
     name = value if isinstance(value, str) else getattr(value, "name", getattr(value, "__name__", None))

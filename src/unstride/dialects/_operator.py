@@ -221,8 +221,13 @@ class Operator:
         activation: str | tuple[str, float] | None = None,
         threads: int | None = None,
         accuracy: str = "standard",
+        tune: bool = False,
     ) -> Layer:
-        """Pack the weights once; the returned layer takes data of any batch and spatial size."""
+        """Pack the weights once; the returned layer takes data of any batch and spatial size.
+
+        With `tune`, the first call with a new shape times the kernels that come into question, for up to a third of a
+        second, and the winner is remembered in the code cache. `Layer.algorithm(shape)` says what it is.
+        """
         from unstride.runtime import buffers, execute
 
         weights = buffers.as_input(filter, "filter")
@@ -232,6 +237,7 @@ class Operator:
             "activation": read.activation(activation),
             "threads": None if threads is None else read.integer("threads", threads, 1),
             "accuracy": read.choice("accuracy", accuracy, _ACCURACIES),
+            "tune": read.flag("tune", tune),
         }
         resolve = partial(self._resolve_call, tuple(weights.shape), dtype)
         weights = weights.reshape(structure.filter_shape)

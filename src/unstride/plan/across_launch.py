@@ -12,38 +12,41 @@ from unstride.plan.launch import STREAM, STRIP_BYTES, Grid, Launch, LaunchBuilde
 from unstride.plan.machine import Machine
 from unstride.problem import Problem
 
-__all__ = ["plan_across_launch"]
+__all__ = ["AcrossLaunch"]
 
 
-def plan_across_launch(plan: AcrossPlan, problem: Problem, machine: Machine, threads: int) -> Launch | None:
-    """The launch of one problem with vectors across x, or None where rows are too short to fill them."""
-    builder = _Builder(plan.direct, problem, machine, threads)
-    return builder.build_across(plan)
+class AcrossLaunch(LaunchBuilder):
+    """The launch of one problem with vectors across x, and its price."""
 
+    def __init__(self, plan: AcrossPlan, problem: Problem, machine: Machine, threads: int) -> None:
+        super().__init__(plan.direct, problem, machine, threads)
+        self.across, self.lanes = plan, plan.direct.tile.lanes
+        self.counts = (self.v_hull[1] - self.v_hull[0], self.x_hull[1] - self.x_hull[0])
+        self.flat = self._is_flat()
 
-class _Builder(LaunchBuilder):
-    def build_across(self, plan: AcrossPlan) -> Launch | None:
-        nv, nx = self.v_hull[1] - self.v_hull[0], self.x_hull[1] - self.x_hull[0]
-        if not nv * nx * self.problem.batch * self.outer_positions:
-            return None
-        self.lanes = plan.direct.tile.lanes
-        self.flat = self._is_flat(nx)
+    @property
+    def price(self) -> float | None:
+        """Cycles of one thread, or None where rows are too short to fill vectors."""
+        nv, nx = self.counts
         # Depthwise layers have another good kernel, with vectors of channels: it wins where rows are short.
-        shortest = 2 * self.lanes if plan.direct.depthwise else 3 * self.lanes // 4
-        if nx < shortest and not (self.flat and nv * nx >= shortest):
+        shortest = 2 * self.lanes if self.plan.depthwise else 3 * self.lanes // 4
+        if not nv * nx * self.batch * self.outer_positions or (nv * nx if self.flat else nx) < shortest:
             return None
-        grid, cost = min(
-            ((grid, self._cost(plan, grid, nv, nx)) for grid in self._grids(plan, nv, nx)), key=itemgetter(1)
-        )
-        if not plan.few and cost > 1.1 * self.best_grid()[1]:
-            return None
-        return self._launch(plan, grid)
+        return self._best()[1]
 
-    def _is_flat(self, nx: int) -> bool:
+    def launch(self) -> Launch:
+        """The launch of one problem."""
+        return self._launch(self._best()[0])
+
+    def _best(self) -> tuple[Grid, float]:
+        return min(((grid, self._cost(grid)) for grid in self._grids()), key=itemgetter(1))
+
+    def _is_flat(self) -> bool:
         """Whether rows are one run, in the source and in the strip: nothing is padded, shifted or left out.
 
         Rows of two phases that fill their vectors are better kept apart: they can be woven in registers.
         """
+        nx = self.counts[1]
         if self.x.phases.result_step > 1 and round_up(nx, self.lanes) < 1.1 * nx:
             return False
         hulls = ((self.v, self.v_hull), (self.x, self.x_hull))
@@ -51,26 +54,27 @@ class _Builder(LaunchBuilder):
             axis.phases.span == 1 and axis.source_shift == 0 and hull == (0, axis.source_size) for axis, hull in hulls
         )
 
-    def _grids(self, plan: AcrossPlan, nv: int, nx: int) -> Iterator[Grid]:
+    def _grids(self) -> Iterator[Grid]:
+        nv, nx = self.counts
         for budget in (min(STRIP_BYTES, self.machine.l2_bytes // 2), 2**20):
-            x_unit = largest(nx, lambda x: self._room(plan, 1, x) <= budget)  # noqa: B023, called at once
-            v_most = largest(nv, lambda v: self._room(plan, v, x_unit) <= budget) if x_unit == nx else 1  # noqa: B023
+            x_unit = largest(nx, lambda x: self._room(1, x) <= budget)  # noqa: B023, called at once
+            v_most = largest(nv, lambda v: self._room(v, x_unit) <= budget) if x_unit == nx else 1  # noqa: B023
             for pieces in (1, self.threads, 4 * self.threads):
                 v_unit = min(v_most, -(-nv // pieces))
                 x_part = x_unit if self.flat or nv >= pieces else min(x_unit, round_up(-(-nx // pieces), self.lanes))
                 for blocks in (1, self.threads, 4 * self.threads):
-                    yield Grid(1, v_unit, x_part, self._chunk_blocks(plan, blocks))
+                    yield Grid(1, v_unit, x_part, self._chunk_blocks(blocks))
 
-    def _chunk_blocks(self, plan: AcrossPlan, most: int) -> tuple[int, ...]:
+    def _chunk_blocks(self, most: int) -> tuple[int, ...]:
         """Panels cut into blocks of whole chunks."""
-        ends = plan.chunk_ends
+        ends = self.across.chunk_ends
         count = min(len(ends), most)
         return tuple(ends[(i + 1) * len(ends) // count - 1] for i in range(count))
 
-    def _cost(self, plan: AcrossPlan, grid: Grid, nv: int, nx: int) -> float:
+    def _cost(self, grid: Grid) -> float:
         """Cycles of the busiest thread: products, or the weights' way in; filling; weaving."""
-        lanes, step = self.lanes, self.x.phases.result_step
-        units = self.problem.batch * -(-nv // grid.v_unit) * -(-nx // grid.x_unit)
+        (nv, nx), lanes, step, plan = self.counts, self.lanes, self.x.phases.result_step, self.across
+        units = self.batch * -(-nv // grid.v_unit) * -(-nx // grid.x_unit)
         blocks = len(grid.panel_blocks)
         tasks = units * self.outer_positions * blocks
         vectors = grid.v_unit * -(-grid.x_unit // lanes)
@@ -89,25 +93,25 @@ class _Builder(LaunchBuilder):
         weaving = 0.35 if in_place and self.problem.dtype in ("f32", "f64") else 1.0 if step != 3 else 2.5
         return -(-tasks // self.threads) * (reading + 3 * filled / lanes + weaving * woven + 2000)
 
-    def _strip_room(self, plan: AcrossPlan, v: int, x: int) -> int:
+    def _strip_room(self, v: int, x: int) -> int:
         rows = self.v.phases.source_step * (v - 1) + self.v.phases.span
         columns = round_up(x - 1 + self.x.phases.span + self.lanes, self.lanes)
-        pixels = len(plan.direct.planes) * round_up(rows * columns, self.lanes)
-        return self.compute_bytes * (plan.direct.reduce_channels * pixels + 9 * self.lanes)
+        pixels = len(self.plan.planes) * round_up(rows * columns, self.lanes)
+        return self.compute_bytes * (self.plan.reduce_channels * pixels + 9 * self.lanes)
 
-    def _lines_room(self, plan: AcrossPlan, v: int, x: int) -> int:
+    def _lines_room(self, v: int, x: int) -> int:
         line = v * (round_up(x, self.lanes) + self.lanes) + 8 * self.lanes
-        return self.compute_bytes * plan.rows_per_chunk * line
+        return self.compute_bytes * self.across.rows_per_chunk * line
 
-    def _room(self, plan: AcrossPlan, v: int, x: int) -> int:
-        return self._strip_room(plan, v, x) + self._lines_room(plan, v, x)
+    def _room(self, v: int, x: int) -> int:
+        return self._strip_room(v, x) + self._lines_room(v, x)
 
-    def _launch(self, plan: AcrossPlan, grid: Grid) -> Launch:
-        base = self.build(grid)
+    def _launch(self, grid: Grid) -> Launch:
+        plan, base = self.across, self.build(grid)
         steps = max(p[Panel.INNER_COUNT] * p[Panel.OUTER_COUNT] for p in plan.panels)
         sizes = [
-            self._strip_room(plan, grid.v_unit, grid.x_unit),
-            self._lines_room(plan, grid.v_unit, grid.x_unit),
+            self._strip_room(grid.v_unit, grid.x_unit),
+            self._lines_room(grid.v_unit, grid.x_unit),
             16 * steps + 16 * len(plan.direct.planes),
             self.compute_bytes * (grid.x_unit + 4 * self.lanes) * self.x.phases.result_step,
         ]

@@ -1,37 +1,98 @@
-"""Which algorithm computes a problem: special plans first, the direct plan for everything else."""
+"""Which algorithm computes a problem: every candidate is priced by its model, and the cheapest is taken.
+
+A price is cycles of one thread, so the choice does not depend on the number of threads: Winograd rounds differently
+from the direct kernel, and results must not change with threads. `SCALE` corrects what a model gets wrong on the whole.
+"""
 
 from __future__ import annotations
 
+from functools import cached_property
+
 from unstride.plan.across import AcrossPlan, plan_across
-from unstride.plan.across_launch import plan_across_launch
+from unstride.plan.across_launch import AcrossLaunch
 from unstride.plan.direct import DirectPlan, plan_direct
-from unstride.plan.launch import Launch, clipping_pays, plan_launch
+from unstride.plan.launch import Launch, LaunchBuilder
 from unstride.plan.machine import ISA, Machine
 from unstride.plan.winograd import WinogradPlan, plan_winograd
-from unstride.plan.winograd_launch import plan_winograd_launch
+from unstride.plan.winograd_launch import WinogradLaunch
 from unstride.problem import Problem, Structure
 
-__all__ = ["Plan", "choose", "launches_of", "special_plan"]
+__all__ = ["KINDS", "SCALE", "Plan", "Plans", "choose", "special_plan"]
 
 Plan = DirectPlan | WinogradPlan | AcrossPlan
 
+KINDS = ("direct", "clipped", "winograd", "across")
+
+# How much longer than its model says a kernel takes, relative to the direct one: the median over random layers that are
+# in no list, by `python -m unstride.bench.learn`. The models know caches and registers; this is what they leave out.
+SCALE = {
+    "avx512": {"direct": 1.0, "clipped": 1.0, "winograd": 1.0, "across": 0.9},
+    "avx2": {"direct": 1.0, "clipped": 1.0, "winograd": 1.0, "across": 0.9},
+}
+
 
 def special_plan(structure: Structure, isa: ISA, accuracy: str) -> WinogradPlan | AcrossPlan | None:
-    """A plan that beats the direct one on maps that are large enough, if there is one."""
+    """A plan that may beat the direct one, if there is one."""
     across = plan_across(structure, isa)
     if across is not None or accuracy == "strict" or structure.dtype == "f64":
         return across
     return plan_winograd(structure, isa, fast=accuracy == "fast")
 
 
-def launches_of(plan: Plan, problem: Problem, machine: Machine, threads: int) -> tuple[Launch, ...]:
-    """The launches of one size: the plan's own, and the direct one it may leave units to; empty if it declines."""
-    if isinstance(plan, WinogradPlan):
-        return plan_winograd_launch(plan, problem, machine, threads) or ()
-    if isinstance(plan, AcrossPlan):
-        across = plan_across_launch(plan, problem, machine, threads)
-        return () if across is None else (across,)
-    return (plan_launch(plan, problem, machine, threads),)
+class Plans:
+    """The plans of one structure, each made when it is first looked at."""
+
+    def __init__(self, structure: Structure, isa: ISA, accuracy: str) -> None:
+        self.structure, self.isa = structure, isa
+        self.special = special_plan(structure, isa, accuracy)
+
+    @cached_property
+    def direct(self) -> DirectPlan:
+        return self.special.direct if self.special else plan_direct(self.structure, self.isa)
+
+    @cached_property
+    def clipped(self) -> DirectPlan:
+        return plan_direct(self.structure, self.isa, clipped=True)
+
+    def of(self, kind: str) -> Plan:
+        if kind in ("direct", "clipped"):
+            return self.direct if kind == "direct" else self.clipped
+        assert self.special is not None
+        return self.special
+
+    def prices(self, problem: Problem, machine: Machine) -> dict[str, float]:
+        """What each kernel that can compute the problem would cost, in cycles of one thread."""
+        direct = LaunchBuilder(self.direct, problem, machine, 1)
+        found = {"direct": direct.best_grid()[1]}
+        if direct.may_gain_by_clipping:
+            found["clipped"] = LaunchBuilder(self.clipped, problem, machine, 1).best_grid()[1]
+        if isinstance(self.special, WinogradPlan):
+            price = WinogradLaunch(self.special, problem, machine, 1).price
+        elif isinstance(self.special, AcrossPlan):
+            price = AcrossLaunch(self.special, problem, machine, 1).price
+        else:
+            return found
+        return found if price is None else {**found, self.kind_of_special: price}
+
+    @property
+    def kind_of_special(self) -> str:
+        return "across" if isinstance(self.special, AcrossPlan) else "winograd"
+
+    def cheapest(self, problem: Problem, machine: Machine) -> str:
+        """The kind of kernel to use."""
+        prices, scale = self.prices(problem, machine), SCALE.get(self.isa.name, {})
+        if "across" in prices and isinstance(self.special, AcrossPlan) and self.special.few:
+            return "across"
+        return min(prices, key=lambda kind: prices[kind] * scale.get(kind, 1.0))
+
+    def launches(self, kind: str, problem: Problem, machine: Machine, threads: int) -> tuple[Launch, ...]:
+        """The launches of one size: the kernel's own, and the direct one that Winograd may leave units to."""
+        plan = self.of(kind)
+        if isinstance(plan, WinogradPlan):
+            return WinogradLaunch(plan, problem, machine, threads).launches()
+        if isinstance(plan, AcrossPlan):
+            return (AcrossLaunch(plan, problem, machine, threads).launch(),)
+        return (LaunchBuilder(plan, problem, machine, threads).build(),)
 
 
 def choose(
@@ -44,12 +105,6 @@ def choose(
     >>> choose(p, Machine(AVX2, 2), 2)[0].algorithm, choose(p, Machine(AVX2, 2), 2, "strict")[0].algorithm
     ('winograd F(3,2)xF(3,2)', 'direct')
     """
-    special = special_plan(problem.structure, machine.isa, accuracy)
-    if special is not None:
-        launches = launches_of(special, problem, machine, threads)
-        if launches:
-            return special, launches
-    direct = special.direct if special else plan_direct(problem.structure, machine.isa)
-    if clipping_pays(direct, problem, machine):
-        direct = plan_direct(problem.structure, machine.isa, clipped=True)
-    return direct, launches_of(direct, problem, machine, threads)
+    plans = Plans(problem.structure, machine.isa, accuracy)
+    kind = plans.cheapest(problem, machine)
+    return plans.of(kind), plans.launches(kind, problem, machine, threads)

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
-from unstride.plan.direct import DirectPlan, plan_direct
+from unstride.plan.direct import DirectPlan
 from unstride.plan.job import Job, Outer, Panel, VRange
 from unstride.plan.machine import Machine
 from unstride.plan.phases import AxisPhases, Phase, Tap
-from unstride.problem import Problem
+from unstride.problem import DTYPE_BYTES, Problem
 
 __all__ = [
     "STREAM",
@@ -23,7 +23,6 @@ __all__ = [
     "Grid",
     "Launch",
     "LaunchBuilder",
-    "clipping_pays",
     "largest",
     "plan_launch",
     "round_up",
@@ -112,21 +111,6 @@ def plan_launch(plan: DirectPlan, problem: Problem, machine: Machine, threads: i
     return LaunchBuilder(plan, problem, machine, threads).build()
 
 
-def clipping_pays(plan: DirectPlan, problem: Problem, machine: Machine) -> bool:
-    """Whether running each tap over just the positions at which it reads the source is better.
-
-    That saves products with padding, and a tap's weights stay in L2 where those of all taps would not; it costs a pass
-    over the sums per tap. Thread counts must not matter: the answer decides what weights are packed.
-    """
-    if plan.merged or plan.depthwise or plan.clipped:
-        return False
-    builder = LaunchBuilder(plan, problem, machine, 1)
-    if builder.v.useful_share * builder.x.useful_share > 0.98 and builder.panel_bytes < machine.l2_bytes // 4:
-        return False
-    clipped = plan_direct(plan.structure, plan.isa, clipped=True)
-    return LaunchBuilder(clipped, problem, machine, 1).best_grid()[1] < 0.97 * builder.best_grid()[1]
-
-
 class LaunchBuilder:
     """Makes the launch of one problem by one direct plan; other algorithms build on it."""
 
@@ -136,6 +120,10 @@ class LaunchBuilder:
         source, result = (problem.x, problem.y) if scatter else (problem.y, problem.x)
         none = (0,) * problem.rank
         shifts, begins = (none, problem.begin) if scatter else (tuple(-b for b in problem.begin), none)
+        self.batch = problem.batch
+        if _is_product(problem):
+            self.batch, source = _flattened(problem)
+            result = source
         axes = [_Axis(*values) for values in zip(plan.axes, source, result, shifts, begins, strict=True)]
         self.outer, self.x = axes[:-2], axes[-1]
         self.v = axes[-2] if problem.rank > 1 else _Axis(_ROW, 1, 1, 0, 0)
@@ -150,7 +138,7 @@ class LaunchBuilder:
         tables = [self._x_table(), self._v_table(), self._outer_table(), self._block_table(grid), self._tap_table()]
         starts = [sum(map(len, tables[:i])) for i in range(len(tables))]
         v_blocks, x_blocks = _blocks(self.v_hull, grid.v_unit), _blocks(self.x_hull, grid.x_unit)
-        n_blocks = -(-self.problem.batch // grid.images)
+        n_blocks = -(-self.batch // grid.images)
         strip = round_up(self._strip_bytes(grid.images, grid.v_unit, grid.x_unit))
         out = round_up(self._out_bytes(grid.images, grid.v_unit, grid.x_unit))
         steps = max((p[Panel.INNER_COUNT] * p[Panel.OUTER_COUNT] for p in self.plan.panels), default=0)
@@ -163,7 +151,7 @@ class LaunchBuilder:
             Job.OUTER_AXES: starts[2],
             Job.PANEL_BLOCKS: starts[3],
             Job.TAP_RANGES: starts[4],
-            Job.IMAGES: self.problem.batch,
+            Job.IMAGES: self.batch,
             Job.IMAGES_PER_UNIT: grid.images,
             Job.N_BLOCKS: n_blocks,
             Job.P_BLOCKS: len(grid.panel_blocks),
@@ -200,7 +188,7 @@ class LaunchBuilder:
         """The cheapest way to cut the work, by a simple model of a core's cycles, and its cost."""
         whole = (len(self.plan.panels),)
         nv, nx = self.v_hull[1] - self.v_hull[0], self.x_hull[1] - self.x_hull[0]
-        if not nv * nx * self.outer_positions * self.problem.batch:
+        if not nv * nx * self.outer_positions * self.batch:
             return Grid(1, 1, 1, whole), 0.0
         counts = (1, self.threads, 4 * self.threads, 16 * self.threads)
         choices = [self._panel_blocks(count) for count in counts]
@@ -221,7 +209,7 @@ class LaunchBuilder:
             yield from self._boxes_within(_DEEP_STRIP_BYTES, nv, nx)
 
     def _boxes_within(self, budget: int, nv: int, nx: int) -> Iterable[tuple[int, int, int]]:
-        batch, pieces = self.problem.batch, range(1, 8 * self.threads + 1)
+        batch, pieces = self.batch, range(1, 8 * self.threads + 1)
 
         def images(v: int, x: int) -> int:
             return largest(batch, lambda n: self._footprint(n, v, x) <= budget)
@@ -243,7 +231,7 @@ class LaunchBuilder:
         """What the busiest thread spends, roughly: products, or the weights' way from memory; filling; listing rows."""
         tile, plan = self.plan.tile, self.plan
         blocks = len(grid.panel_blocks)
-        units = -(-self.problem.batch // grid.images) * -(-nv // grid.v_unit) * -(-nx // grid.x_unit)
+        units = -(-self.batch // grid.images) * -(-nv // grid.v_unit) * -(-nx // grid.x_unit)
         tasks = units * self.outer_positions * blocks
         tiles = -(-grid.images * grid.v_unit * grid.x_unit // tile.rows)
         share = self.v.useful_share if grid.v_unit == 1 or plan.clipped else 1.0
@@ -272,6 +260,17 @@ class LaunchBuilder:
         listing = (200 * len(plan.panels) + (_CLIPPED_CALL * share if plan.clipped else _CALL) * calls * tiles) / blocks
         reading = max(products, streamed) + 0.3 * min(products, streamed)  # they overlap, but not quite
         return -(-tasks // self.threads) * (reading + filling + listing + 3000)
+
+    @property
+    def may_gain_by_clipping(self) -> bool:
+        """Whether running each tap over just the positions at which it reads the source is worth a look.
+
+        That saves products with padding, and a tap's weights stay in L2 where those of all taps would not.
+        """
+        if self.plan.merged or self.plan.depthwise or self.plan.clipped:
+            return False
+        padded = self.v.useful_share * self.x.useful_share <= 0.98
+        return padded or self.panel_bytes >= self.machine.l2_bytes // 4
 
     @cached_property
     def panel_bytes(self) -> int:
@@ -318,7 +317,12 @@ class LaunchBuilder:
         return (pixels * width + 2 * self.plan.tile.columns) * self.compute_bytes
 
     def _footprint(self, images: int, v: int, x: int) -> int:
-        return max(self._strip_bytes(images, v, x), self._out_bytes(images, v, x))
+        """Bytes of a box that should stay in L2; its part of the result too, which every panel writes a slice of."""
+        if self.plan.through_strip:
+            return max(self._strip_bytes(images, v, x), self._out_bytes(images, v, x))
+        pixels = images * v * self.v.phases.result_step * x * self.x.phases.result_step
+        written = pixels * self.plan.result_channels * self.problem.groups * DTYPE_BYTES[self.problem.dtype]
+        return max(self._strip_bytes(images, v, x), written // 2)
 
     # -- tables
 
@@ -431,6 +435,20 @@ class LaunchBuilder:
             Job.RESULT_V_STRIDE: v,
             Job.RESULT_X_STRIDE: x,
         }
+
+
+def _is_product(problem: Problem) -> bool:
+    """Whether every result pixel is one source pixel times a matrix."""
+    ones, zeros = (1,) * problem.rank, (0,) * problem.rank
+    return (problem.kernel, problem.stride, problem.begin, problem.x) == (ones, ones, zeros, problem.y)
+
+
+def _flattened(problem: Problem) -> tuple[int, tuple[int, ...]]:
+    """Images and sizes of the same pixels as one long row: of all images where they follow one another."""
+    pixels, short = prod(problem.x), (1,) * (problem.rank - 1)
+    if problem.data_layout == "NXC":
+        return min(1, problem.batch), (*short, pixels * problem.batch)
+    return problem.batch, (*short, pixels)
 
 
 def _mostly_out_of_reach(axes: list[_Axis]) -> bool:

@@ -27,7 +27,7 @@ from unstride.runtime import cache as store
 from unstride.runtime import elf
 from unstride.runtime.machine import cpu_features
 
-__all__ = ["Library", "Loaded", "assembly", "compile_object", "kernel_library", "load"]
+__all__ = ["Library", "Loaded", "assembly", "compile_object", "fingerprint", "kernel_library", "load"]
 
 _NOTHING: frozenset[str] = frozenset()
 
@@ -72,7 +72,7 @@ def kernel_library(
 def _made(
     key: str, build_ir: Callable[[], str], isa: ISA, symbols: Sequence[str], externals: frozenset[str]
 ) -> tuple[dict[str, int], str]:
-    disk_key = f"{_fingerprint()} {isa.cpu} {isa.features} {key}"
+    disk_key = f"{fingerprint()} {isa.cpu} {isa.features} {key}"
     obj = store.load(disk_key)
     origin = "disk"
     if obj is None:
@@ -87,7 +87,7 @@ def _made(
 
 
 @cache
-def _fingerprint() -> str:
+def fingerprint() -> str:
     """Everything outside the kernel's key that its object depends on: this package's sources, LLVM, the processor."""
     digest = blake2b(digest_size=16)
     package = Path(__file__).resolve().parent.parent

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 from unstride.errors import DTypeError, RuleWarning, ShapeError
 from unstride.plan.winograd import WinogradPlan
 from unstride.problem import Problem, Structure
-from unstride.runtime import buffers, pool
+from unstride.runtime import buffers, pool, tuning
 from unstride.runtime.machine import host
 from unstride.runtime.program import QuickLaunch, Step, Weights, pack
 
@@ -79,16 +79,18 @@ class Layer:
         activation: Activation = None,
         threads: int | None = None,
         accuracy: str = "standard",
+        tune: bool = False,
     ) -> None:
+        self._tune = tune
         self._structure = structure
         self._resolve = resolve
         self._threads = threads
         self._dtype = buffers.numpy_dtype(structure.dtype)
-        self._weights = _packed(structure, filter, bias, activation, accuracy)
+        self._weights = _packed(structure, filter, bias, activation, accuracy, tuned=tune)
         self._known: dict[Any, _Known] = {}
         self._quick: dict[tuple[int, ...], QuickLaunch] = {}
         program = self._weights.program
-        kernel, plan = program.preferred, program.direct.base
+        kernel, plan = program.preferred, program.preferred.base
         chosen = kernel.plan
         self.info = LayerInfo(
             algorithm=chosen.algorithm,
@@ -145,6 +147,8 @@ class Layer:
         threads = self._threads or pool.current_threads()
         step = known.steps.get(threads)
         if step is None:
+            if self._tune and known.problem not in self._weights.program.kinds:
+                tuning.tune(self._weights, known.problem, threads)
             step = known.steps[threads] = self._weights.program.step(known.problem, threads)
             if not known.warning and known.plain and QuickLaunch.fits(step):
                 self._quick[known.problem.data_shape] = QuickLaunch(self._weights, step, known.shape)
@@ -160,6 +164,18 @@ class Layer:
                 return result
         self._weights.launch(step, data, result)
         return result
+
+    def algorithm(self, data_shape: Sequence[int], output_shape: Any = None) -> str:
+        """What computes data of this shape; `info.algorithm` is what large maps use.
+
+        >>> import numpy as np, unstride
+        >>> layer = unstride.openvino.ConvolutionBackpropData([2, 2]).compile(np.ones((64, 64, 4, 4), np.float32))
+        >>> layer.algorithm((1, 64, 64, 64))
+        'winograd F(3,2)xF(3,2)'
+        """
+        problem, _ = self._resolve(tuple(data_shape), output_shape)
+        step = self._weights.program.step(problem, self._threads or pool.current_threads())
+        return step.kernel.plan.algorithm
 
     def _accepted(self, data: Any) -> Any:
         values = buffers.as_input(data, "data")
@@ -212,11 +228,12 @@ def _packed(
     activation: Activation,
     accuracy: str,
     once: tuple[Problem, int] | None = None,
+    tuned: bool = False,
 ) -> Weights:
     kind, slope = activation if isinstance(activation, tuple) else (activation or "none", 0.0)
     try:
         weights = buffers.contiguous(filter)
-        return pack(structure, host(), weights, bias, kind, float(slope), accuracy, once=once)
+        return pack(structure, host(), weights, bias, kind, float(slope), accuracy, once=once, tuned=tuned)
     except MemoryError as error:
         raise buffers.size_error(error, "filter", structure.filter_shape) from None
 

@@ -24,10 +24,10 @@ from unstride.codegen.family import family_of
 from unstride.codegen.numbers import Numbers
 from unstride.errors import SizeLimitError
 from unstride.plan.across import AcrossPlan
-from unstride.plan.choose import Plan, launches_of, special_plan
-from unstride.plan.direct import DirectPlan, plan_direct
+from unstride.plan.choose import Plan, Plans
+from unstride.plan.direct import DirectPlan
 from unstride.plan.job import Job, Panel
-from unstride.plan.launch import Launch, clipping_pays
+from unstride.plan.launch import Launch
 from unstride.plan.machine import Machine
 from unstride.plan.winograd import RANGE_LIMIT, WinogradPlan
 from unstride.problem import Problem, Structure
@@ -137,23 +137,27 @@ class Program:
     """A structure's plans and kernels. `clipped` is for weights that are not finite, which must not meet padding."""
 
     def __init__(self, structure: Structure, machine: Machine, activation: str, accuracy: str, clipped: bool) -> None:
-        self.structure, self.machine, self.activation = structure, machine, activation
-        special = None if clipped else special_plan(structure, machine.isa, accuracy)
-        direct = special.direct if special else plan_direct(structure, machine.isa, clipped=clipped)
-        self.direct = Kernel(direct, activation)
-        self.special = Kernel(special, activation) if special else None
+        self.structure, self.machine = structure, machine
+        self.activation, self.accuracy, self.only_clipped = activation, accuracy, clipped
+        self.plans = Plans(structure, machine.isa, "strict" if clipped else accuracy)
+        self.kinds: dict[Problem, str] = {}  # what computes a size: by price, or by trial
+        self._kernels: dict[str, Kernel] = {}
         self._steps: dict[tuple[Problem, int], Step] = {}
 
-    @cached_property
-    def clipped(self) -> Kernel:
-        """The direct kernel for maps whose taps would mostly read padding; it shares the direct kernel's packing."""
-        plan = plan_direct(self.structure, self.machine.isa, clipped=True)
-        return Kernel(plan, self.activation, packs_like=self.direct)
+    def kernel(self, kind: str) -> Kernel:
+        """The kernel of a kind; the clipped one shares the direct one's packing."""
+        found = self._kernels.get(kind)
+        if found is None:
+            packs_like = self.kernel("direct") if kind == "clipped" and not self.only_clipped else None
+            found = self._kernels[kind] = Kernel(self.plans.of(kind), self.activation, packs_like)
+        return found
 
     @property
     def preferred(self) -> Kernel:
         """The kernel that large enough maps will use."""
-        return self.special or self.direct
+        if self.only_clipped:
+            return self.kernel("clipped")
+        return self.kernel(self.plans.kind_of_special if self.plans.special else "direct")
 
     def step(self, problem: Problem, threads: int) -> Step:
         """The launch of one size; made once."""
@@ -162,28 +166,45 @@ class Program:
         if found is None:
             if len(self._steps) >= _SIZES_KEPT:
                 self._steps.clear()
-            found = self._steps[key] = self._prepare(problem, threads)
+            kind = self.kinds.get(problem) or self._choose(problem)
+            found = self._steps[key] = self.step_of(kind, problem, threads)
         return found
 
-    def _prepare(self, problem: Problem, threads: int) -> Step:
+    def _choose(self, problem: Problem) -> str:
+        if len(self.kinds) >= _SIZES_KEPT:
+            self.kinds.clear()
+        kind = "clipped" if self.only_clipped else self.plans.cheapest(problem, self.machine)
+        self.kinds[problem] = kind
+        return kind
+
+    def step_of(self, kind: str, problem: Problem, threads: int) -> Step:
+        """The launch of one size by one kind of kernel."""
         work = problem.macs + 4 * problem.bytes
         used = 1 if work < _INLINE_WORK else threads
-        if self.special is not None:
-            launches = launches_of(self.special.plan, problem, self.machine, used)
-            if launches:
-                then = self.direct.step(launches[1], work) if len(launches) > 1 else None
-                return self.special.step(launches[0], work, then)
-        kernel = self.direct
-        if clipping_pays(kernel.base, problem, self.machine):
-            kernel = self.clipped
-        return kernel.step(launches_of(kernel.plan, problem, self.machine, used)[0], work)
+        launches = self.plans.launches(kind, problem, self.machine, used)
+        then = self.kernel("direct").step(launches[1], work) if len(launches) > 1 else None
+        return self.kernel(kind).step(launches[0], work, then)
+
+    def forget(self, problem: Problem) -> None:
+        """Drop the launches of a size, after its kind has changed."""
+        for key in [key for key in self._steps if key[0] == problem]:
+            del self._steps[key]
 
 
 @lru_cache(maxsize=256)
 def program(
-    structure: Structure, machine: Machine, activation: str, accuracy: str = "standard", clipped: bool = False
+    structure: Structure,
+    machine: Machine,
+    activation: str,
+    accuracy: str = "standard",
+    clipped: bool = False,
+    tuned: bool = False,
 ) -> Program:
-    """The Program of a structure; kept for the next layer or eager call of the same structure."""
+    """The Program of a structure; kept for the next layer or eager call of the same structure.
+
+    Layers that are tuned have one of their own: what they find out must not change the results of others.
+    """
+    del tuned
     return Program(structure, machine, activation, accuracy, clipped)
 
 
@@ -327,25 +348,26 @@ def pack(
     accuracy: str = "standard",
     *,
     once: tuple[Problem, int] | None = None,
+    tuned: bool = False,
 ) -> Weights:
     """Pack a layer's weights (a contiguous array of the structure's filter shape).
 
     With `once`, a problem and a number of threads, they are packed for that one call; otherwise for the kernel that
     large maps use, and a copy is kept if another kernel may need them later.
     """
-    made = program(structure, machine, activation, accuracy)
+    made = program(structure, machine, activation, accuracy, tuned=tuned)
     if isinstance(made.preferred.plan, WinogradPlan) and not _even_range(weights):
-        made = program(structure, machine, activation, "strict")
+        made = program(structure, machine, activation, "strict", tuned=tuned)
     kernel = made.step(*once).kernel.packing if once else made.preferred
     packed, finite = kernel.packer.pack(weights)
     if not finite:
         # An infinite weight must not meet the zeros that pad a border: keep the taps apart, to skip such taps.
         made = program(structure, machine, activation, "strict", clipped=True)
-        kernel = made.direct
+        kernel = made.preferred
         packed, _ = kernel.packer.pack(weights)
     result = Weights(made, weights, bias, activation, slope)
     result.keep(kernel, packed)
-    if not once and made.special:
+    if not once and made.plans.special:
         result.own()
     return result
 
