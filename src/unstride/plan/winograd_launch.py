@@ -13,6 +13,7 @@ from unstride.problem import Problem
 __all__ = ["WinogradLaunch"]
 
 _TRANSFORM = 3.0  # cycles of transforming one vector at one point, in or out
+_CALL = 60.0  # cycles of one call of the inner loop, and of listing the planes of a point
 _FILL, _STORE = 5.0, 8.0  # cycles of one vector on its way into the strip, and to the result
 
 
@@ -114,7 +115,10 @@ class WinogradLaunch(LaunchBuilder):
         more than the products it saves.
         """
         plan, direct, lanes = self.winograd, self.plan, self.plan.tile.lanes
-        products = tiles * plan.v.outputs * plan.x.outputs * direct.packed_elements / (2 * lanes) / plan.gain
+        rows = direct.tile.rows
+        blocks = units * -(-tiles // (units * rows))
+        products = blocks * rows * plan.v.outputs * plan.x.outputs * direct.packed_elements / (2 * lanes) / plan.gain
+        products += _CALL * len(plan.panels) * plan.points * (units + blocks)
         channels = plan.planes * direct.reduce_channels * self.problem.groups
         width = sum(panel[Panel.VECTORS] for panel in direct.panels)
         return (
