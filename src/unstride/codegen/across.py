@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from llvmlite import ir
-
+from unstride.codegen import ir
 from unstride.codegen.activation import activate, slope_vector
 from unstride.codegen.box import Box
 from unstride.codegen.direct import Callee

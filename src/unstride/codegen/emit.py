@@ -1,4 +1,4 @@
-"""A thin structured layer over llvmlite.ir: integer arithmetic with operators, loops, branches, typed memory.
+"""A thin structured layer over `codegen.ir`: integer arithmetic with operators, loops, branches, typed memory.
 
 Kernels are written against this file and read like the loops they emit:
 
@@ -14,11 +14,10 @@ Kernels are written against this file and read like the loops they emit:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
 from typing import Any, TypeAlias
 
-from llvmlite import ir
+from unstride.codegen import ir
 
 __all__ = [
     "F16",
@@ -50,12 +49,13 @@ def vector(element: Any, lanes: int) -> Any:
     return ir.VectorType(element, lanes)
 
 
-@dataclass(frozen=True, eq=False)
 class Int:
     """A signed 64-bit value under construction; constants fold in Python."""
 
-    e: Emitter
-    value: Any
+    __slots__ = ("e", "value")
+
+    def __init__(self, e: Emitter, value: Any) -> None:
+        self.e, self.value = e, value
 
     def _binary(self, name: str, other: Int | int, flags: tuple[str, ...] = ("nsw",)) -> Int:
         return Int(self.e, getattr(self.e.b, name)(self.value, self.e.raw(other), flags=flags))
@@ -110,13 +110,13 @@ class Int:
         return self.compare("!=", other)
 
 
-@dataclass(frozen=True, eq=False)
 class Ptr:
     """A pointer that knows its element type; offsets count elements."""
 
-    e: Emitter
-    value: Any
-    element: Any
+    __slots__ = ("e", "element", "value")
+
+    def __init__(self, e: Emitter, value: Any, element: Any) -> None:
+        self.e, self.value, self.element = e, value, element
 
     def __add__(self, offset: IntLike) -> Ptr:
         if _is(offset, 0):
@@ -191,9 +191,7 @@ class Emitter:
 
     def stack(self, element: Any, count: Count = 1) -> Ptr:
         """Storage in the entry block, so that a loop does not grow the stack."""
-        slot = ir.IRBuilder(self.entry).alloca(ir.ArrayType(element, count))
-        slot.type = PTR  # llvmlite still gives it a typed pointer; LLVM itself knows only opaque ones
-        return Ptr(self, slot, element)
+        return Ptr(self, ir.IRBuilder(self.entry).alloca(ir.ArrayType(element, count)), element)
 
     def var(self, initial: IntLike) -> Var:
         return Var(self, initial)
@@ -258,15 +256,11 @@ class Emitter:
             joined.add_incoming(value, last)
             values[i] = joined
 
-    @contextmanager
-    def when(self, condition: Any) -> Iterator[None]:
-        with self.b.if_then(condition):
-            yield
+    def when(self, condition: Any) -> AbstractContextManager[None]:
+        return self.b.if_then(condition)
 
-    @contextmanager
-    def either(self, condition: Any) -> Iterator[tuple[Any, Any]]:
-        with self.b.if_else(condition) as branches:
-            yield branches
+    def either(self, condition: Any) -> AbstractContextManager[tuple[Any, Any]]:
+        return self.b.if_else(condition)
 
     def call(self, function: Any, *arguments: Any) -> None:
         self.b.call(function, [a.value if isinstance(a, Int | Ptr) else self.raw(a) for a in arguments])
@@ -288,15 +282,18 @@ class Emitter:
         return self.intrinsic(f"llvm.fma.{mangle(c.type)}", c.type, (a, b, c))
 
 
+_SIZES = {"i8": 1, "i16": 2, "half": 2, "i32": 4, "float": 4, "i64": 8, "double": 8, "ptr": 8}
+
+
 def size_of(element: Any) -> int:
-    return {"i8": 1, "i16": 2, "half": 2, "i32": 4, "float": 4, "i64": 8, "double": 8, "ptr": 8}[str(element)]
+    return _SIZES[element.text]
 
 
 def mangle(typ: Any) -> str:
     """The type suffix of an overloaded intrinsic: v8f32, f64, v4i16."""
     if isinstance(typ, ir.VectorType):
         return f"v{typ.count}{mangle(typ.element)}"
-    return {"half": "f16", "float": "f32", "double": "f64", "ptr": "p0"}.get(str(typ), str(typ))
+    return {"half": "f16", "float": "f32", "double": "f64", "ptr": "p0"}.get(typ.text, str(typ.text))
 
 
 def _is(value: IntLike, constant: Count) -> bool:

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from enum import IntEnum, auto
 from typing import Any
 
-from llvmlite import ir
-
+from unstride.codegen import ir
 from unstride.codegen.emit import I64, PTR, VOID, Emitter, Int, Ptr, vector
 from unstride.codegen.numbers import Numbers, constant
 
@@ -154,7 +153,7 @@ def _reference(module: Any, name: str) -> Any:
 
 
 class _Callee:
-    """llvmlite takes a function's type from its typed pointer; an opaque one needs telling."""
+    """What is called through an address: its type needs telling."""
 
     def __init__(self, pointer: Any) -> None:
         self.pointer = pointer

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from llvmlite import ir
-
+from unstride.codegen import ir
 from unstride.codegen.emit import I32, I64, PTR, Emitter, Int, Ptr
 from unstride.codegen.numbers import Numbers, constant
 
