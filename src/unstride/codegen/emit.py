@@ -44,6 +44,10 @@ PTR, VOID = ir.PointerType(), ir.VoidType()
 IntLike: TypeAlias = "Int | int"  # classes below have methods called `int`, which would hide the type
 Count: TypeAlias = int
 
+# LLVM is not shown how the index of a longer loop grows, so it leaves the addresses of the body as they are written.
+# Reducing their strength took up to half of all time to compile and made such loops no faster.
+_LONG_BODY = 40
+
 
 def vector(element: Any, lanes: int) -> Any:
     return ir.VectorType(element, lanes)
@@ -212,7 +216,10 @@ class Emitter:
 
     # -- control flow
 
-    def range(self, start: IntLike, stop: IntLike | None = None, step: Count = 1) -> Iterator[Int]:
+    def range(
+        self, start: IntLike, stop: IntLike | None = None, step: Count = 1, *, inner: bool = False
+    ) -> Iterator[Int]:
+        """A loop. `inner` says that the time of a kernel is spent in its body, however long that is."""
         if stop is None:
             start, stop = 0, start
         stop_raw = self.raw(stop)
@@ -222,11 +229,18 @@ class Emitter:
         self.b.position_at_end(body)
         index = self.b.phi(I64)
         index.add_incoming(self.raw(start), before)
+        first = self.function.values
         yield Int(self, index)
         following = self.b.add(index, ir.Constant(I64, step), flags=("nsw",))
+        if not inner and self.function.values - first > _LONG_BODY:
+            following = self._unseen(following)
         index.add_incoming(following, self.b.block)
         self.b.cbranch(self.b.icmp_signed("<", following, stop_raw), body, after)
         self.b.position_at_end(after)
+
+    def _unseen(self, value: Any) -> Any:
+        """The same value, of which LLVM knows nothing; no instruction."""
+        return self.b.asm(ir.FunctionType(I64, [I64]), "", "=r,0", [value])
 
     def fold(self, start: IntLike, stop: IntLike, step: Count, values: list[Any]) -> Iterator[tuple[Int, list[Any]]]:
         """A loop that carries `values`: the body replaces the items of the list it is given, and after the loop

@@ -109,12 +109,12 @@ class _Tile:
             from_vectors = vectors + vector_runs.int(run) * vector_pitch
             from_rows = rows + row_runs.int(run) * row_pitch
             whole = length - length % self.sets
-            for position in e.range(0, whole, self.sets):
+            for position in e.range(0, whole, self.sets, inner=True):
                 for i, sums in enumerate(self.all_sums):
                     at = position + i
                     self._step(from_vectors + at * vector_step, from_rows + at * row_step, sums)
             if self.sets > 1:
-                for at in e.range(whole, length):
+                for at in e.range(whole, length, inner=True):
                     self._step(from_vectors + at * vector_step, from_rows + at * row_step, self.all_sums[0])
 
     def _step(self, vectors: Ptr, rows: Ptr, all_sums: list[list[Ptr]]) -> None:
