@@ -233,14 +233,14 @@ class Emitter:
         yield Int(self, index)
         following = self.b.add(index, ir.Constant(I64, step), flags=("nsw",))
         if not inner and self.function.values - first > _LONG_BODY:
-            following = self._unseen(following)
+            following = self.unseen(following, "r")
         index.add_incoming(following, self.b.block)
         self.b.cbranch(self.b.icmp_signed("<", following, stop_raw), body, after)
         self.b.position_at_end(after)
 
-    def _unseen(self, value: Any) -> Any:
-        """The same value, of which LLVM knows nothing; no instruction."""
-        return self.b.asm(ir.FunctionType(I64, [I64]), "", "=r,0", [value])
+    def unseen(self, value: Any, register: str) -> Any:
+        """The same value in the same register of this class (an assembler constraint), but LLVM cannot tell."""
+        return self.b.asm(ir.FunctionType(value.type, [value.type]), "", f"={register},0", [value])
 
     def fold(self, start: IntLike, stop: IntLike, step: Count, values: list[Any]) -> Iterator[tuple[Int, list[Any]]]:
         """A loop that carries `values`: the body replaces the items of the list it is given, and after the loop
