@@ -242,13 +242,19 @@ class Emitter:
         """The same value in the same register of this class (an assembler constraint), but LLVM cannot tell."""
         return self.b.asm(ir.FunctionType(value.type, [value.type]), "", f"={register},0", [value])
 
-    def fold(self, start: IntLike, stop: IntLike, step: Count, values: list[Any]) -> Iterator[tuple[Int, list[Any]]]:
+    def fold(
+        self, start: IntLike, stop: IntLike, step: Count, values: list[Any], *, some: bool = False
+    ) -> Iterator[tuple[Int, list[Any]]]:
         """A loop that carries `values`: the body replaces the items of the list it is given, and after the loop
-        `values` itself holds the last ones. (A Var would do, but hundreds of them are slow to clean up.)"""
+        `values` itself holds the last ones. (A Var would do, but hundreds of them are slow to clean up.)
+        `some` promises that the body runs at least once."""
         stop_raw = self.raw(stop)
         before = self.b.block
         body, after = self.function.append_basic_block("fold"), self.function.append_basic_block("done")
-        self.b.cbranch(self.b.icmp_signed("<", self.raw(start), stop_raw), body, after)
+        if some:
+            self.b.branch(body)
+        else:
+            self.b.cbranch(self.b.icmp_signed("<", self.raw(start), stop_raw), body, after)
         self.b.position_at_end(body)
         index = self.b.phi(I64)
         index.add_incoming(self.raw(start), before)
@@ -264,6 +270,9 @@ class Emitter:
         last = self.b.block
         self.b.cbranch(self.b.icmp_signed("<", following, stop_raw), body, after)
         self.b.position_at_end(after)
+        if some:
+            values[:] = current
+            return
         for i, value in enumerate(current):
             joined = self.b.phi(value.type)
             joined.add_incoming(values[i], before)
