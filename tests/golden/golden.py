@@ -16,8 +16,7 @@ from difflib import unified_diff
 from hashlib import blake2b
 from pathlib import Path
 
-from llvmlite import ir
-
+from unstride.codegen import ir
 from unstride.codegen.family import Family, family_of
 from unstride.codegen.numbers import Numbers
 from unstride.codegen.pack import emit_pack

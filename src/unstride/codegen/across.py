@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import pairwise
 from typing import Any
 
-from llvmlite import ir
-
+from unstride.codegen import ir
 from unstride.codegen.activation import activate, slope_vector
 from unstride.codegen.box import Box
 from unstride.codegen.direct import Callee
@@ -114,17 +114,18 @@ class _Line:
         count, wide = args.int(LineArgs.COUNT), vector_count(self.numbers.isa, self.rows)
         step = wide * self.lanes
         whole = (count // step) * step
-        for x in e.range(0, whole, step):
-            self._tile(x, wide)
         # What is left takes one tile of the next width: lanes beyond the end are computed and not used, or the tile
-        # is moved back and computes the same sums again.
+        # is moved back and computes the same sums again. If that is a wide one, it is one more turn of the wide loop.
         left = (count - whole + (self.lanes - 1)) // self.lanes
-        narrower = 0
-        for vectors in [v for v in _WIDTHS if v < wide] + [wide]:
+        in_place = args.int(LineArgs.IN_PLACE).differs(0)
+        widths = [0, *(v for v in _WIDTHS if v < wide)]
+        wide_end = whole + e.select(left > widths[-1], step, 0)
+        last = e.select(in_place, count - step, whole)
+        for x in e.range(0, wide_end, step):
+            self._tile(e.select(x < whole, x, last), wide)
+        for narrower, vectors in pairwise(widths):
             with e.when(e.b.and_(left > narrower, left <= vectors)):
-                in_place = args.int(LineArgs.IN_PLACE).differs(0)
                 self._tile(e.select(in_place, count - vectors * self.lanes, whole), vectors)
-            narrower = vectors
         e.ret()
 
     def _tile(self, x: Int, vectors: int) -> None:
@@ -133,7 +134,7 @@ class _Line:
         source, run, pitch = self.source + x, args.int(LineArgs.RUN), args.int(LineArgs.CHANNEL_PITCH)
         for tap, outer in e.fold(0, args.int(LineArgs.TAP_COUNT), 1, acc):
             at, weights = source + self.taps.int(tap * 2), self.weights + self.taps.int(tap * 2 + 1)
-            for c, inner in e.fold(0, run, 1, outer):
+            for c, inner in e.fold(0, run, 1, outer, some=True):
                 line, scalars = at + c * pitch, weights + c * self.rows
                 values = [line.load(v * self.lanes, self.lanes) for v in range(vectors)]
                 for m in range(self.rows):

@@ -13,8 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from llvmlite import ir
-
+from unstride.codegen import ir
 from unstride.codegen.box import Box
 from unstride.codegen.emit import I64, PTR, VOID, Emitter, Int, Ptr, size_of
 from unstride.codegen.numbers import Numbers
@@ -340,13 +339,8 @@ def _by_width(e: Emitter, name: str, vectors: Int, most_vectors: int) -> Any:
     """The address of one of the tables `{name}_{vectors}`."""
     chosen = e.module.globals[f"{name}_1"]
     for v in range(2, most_vectors + 1):
-        chosen = e.b.select(vectors.equals(v), _opaque(e.module.globals[f"{name}_{v}"]), _opaque(chosen))
+        chosen = e.b.select(vectors.equals(v), e.module.globals[f"{name}_{v}"], chosen)
     return chosen
-
-
-def _opaque(value: Any) -> Any:
-    """A table's address; llvmlite knows it as a typed pointer."""
-    return ir.FormattedConstant(PTR, value.get_reference()) if isinstance(value, ir.GlobalVariable) else value
 
 
 def call_tile(e: Emitter, tile_args: Ptr, vectors: Int, count: Int, most_vectors: int) -> None:
@@ -356,7 +350,7 @@ def call_tile(e: Emitter, tile_args: Ptr, vectors: Int, count: Int, most_vectors
 
 
 class Callee:
-    """llvmlite takes a function's type from its typed pointer; an opaque one needs telling."""
+    """What is called through an address: its type needs telling."""
 
     def __init__(self, pointer: Any) -> None:
         self.pointer = pointer

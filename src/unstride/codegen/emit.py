@@ -1,4 +1,4 @@
-"""A thin structured layer over llvmlite.ir: integer arithmetic with operators, loops, branches, typed memory.
+"""A thin structured layer over `codegen.ir`: integer arithmetic with operators, loops, branches, typed memory.
 
 Kernels are written against this file and read like the loops they emit:
 
@@ -14,11 +14,10 @@ Kernels are written against this file and read like the loops they emit:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
 from typing import Any, TypeAlias
 
-from llvmlite import ir
+from unstride.codegen import ir
 
 __all__ = [
     "F16",
@@ -45,17 +44,22 @@ PTR, VOID = ir.PointerType(), ir.VoidType()
 IntLike: TypeAlias = "Int | int"  # classes below have methods called `int`, which would hide the type
 Count: TypeAlias = int
 
+# LLVM is not shown how the index of a longer loop grows, so it leaves the addresses of the body as they are written.
+# Reducing their strength took up to half of all time to compile and made such loops no faster.
+_LONG_BODY = 40
+
 
 def vector(element: Any, lanes: int) -> Any:
     return ir.VectorType(element, lanes)
 
 
-@dataclass(frozen=True, eq=False)
 class Int:
     """A signed 64-bit value under construction; constants fold in Python."""
 
-    e: Emitter
-    value: Any
+    __slots__ = ("e", "value")
+
+    def __init__(self, e: Emitter, value: Any) -> None:
+        self.e, self.value = e, value
 
     def _binary(self, name: str, other: Int | int, flags: tuple[str, ...] = ("nsw",)) -> Int:
         return Int(self.e, getattr(self.e.b, name)(self.value, self.e.raw(other), flags=flags))
@@ -110,13 +114,13 @@ class Int:
         return self.compare("!=", other)
 
 
-@dataclass(frozen=True, eq=False)
 class Ptr:
     """A pointer that knows its element type; offsets count elements."""
 
-    e: Emitter
-    value: Any
-    element: Any
+    __slots__ = ("e", "element", "value")
+
+    def __init__(self, e: Emitter, value: Any, element: Any) -> None:
+        self.e, self.value, self.element = e, value, element
 
     def __add__(self, offset: IntLike) -> Ptr:
         if _is(offset, 0):
@@ -191,9 +195,7 @@ class Emitter:
 
     def stack(self, element: Any, count: Count = 1) -> Ptr:
         """Storage in the entry block, so that a loop does not grow the stack."""
-        slot = ir.IRBuilder(self.entry).alloca(ir.ArrayType(element, count))
-        slot.type = PTR  # llvmlite still gives it a typed pointer; LLVM itself knows only opaque ones
-        return Ptr(self, slot, element)
+        return Ptr(self, ir.IRBuilder(self.entry).alloca(ir.ArrayType(element, count)), element)
 
     def var(self, initial: IntLike) -> Var:
         return Var(self, initial)
@@ -214,7 +216,10 @@ class Emitter:
 
     # -- control flow
 
-    def range(self, start: IntLike, stop: IntLike | None = None, step: Count = 1) -> Iterator[Int]:
+    def range(
+        self, start: IntLike, stop: IntLike | None = None, step: Count = 1, *, inner: bool = False
+    ) -> Iterator[Int]:
+        """A loop. `inner` says that the time of a kernel is spent in its body, however long that is."""
         if stop is None:
             start, stop = 0, start
         stop_raw = self.raw(stop)
@@ -224,19 +229,32 @@ class Emitter:
         self.b.position_at_end(body)
         index = self.b.phi(I64)
         index.add_incoming(self.raw(start), before)
+        first = self.function.values
         yield Int(self, index)
         following = self.b.add(index, ir.Constant(I64, step), flags=("nsw",))
+        if not inner and self.function.values - first > _LONG_BODY:
+            following = self.unseen(following, "r")
         index.add_incoming(following, self.b.block)
         self.b.cbranch(self.b.icmp_signed("<", following, stop_raw), body, after)
         self.b.position_at_end(after)
 
-    def fold(self, start: IntLike, stop: IntLike, step: Count, values: list[Any]) -> Iterator[tuple[Int, list[Any]]]:
+    def unseen(self, value: Any, register: str) -> Any:
+        """The same value in the same register of this class (an assembler constraint), but LLVM cannot tell."""
+        return self.b.asm(ir.FunctionType(value.type, [value.type]), "", f"={register},0", [value])
+
+    def fold(
+        self, start: IntLike, stop: IntLike, step: Count, values: list[Any], *, some: bool = False
+    ) -> Iterator[tuple[Int, list[Any]]]:
         """A loop that carries `values`: the body replaces the items of the list it is given, and after the loop
-        `values` itself holds the last ones. (A Var would do, but hundreds of them are slow to clean up.)"""
+        `values` itself holds the last ones. (A Var would do, but hundreds of them are slow to clean up.)
+        `some` promises that the body runs at least once."""
         stop_raw = self.raw(stop)
         before = self.b.block
         body, after = self.function.append_basic_block("fold"), self.function.append_basic_block("done")
-        self.b.cbranch(self.b.icmp_signed("<", self.raw(start), stop_raw), body, after)
+        if some:
+            self.b.branch(body)
+        else:
+            self.b.cbranch(self.b.icmp_signed("<", self.raw(start), stop_raw), body, after)
         self.b.position_at_end(body)
         index = self.b.phi(I64)
         index.add_incoming(self.raw(start), before)
@@ -252,21 +270,20 @@ class Emitter:
         last = self.b.block
         self.b.cbranch(self.b.icmp_signed("<", following, stop_raw), body, after)
         self.b.position_at_end(after)
+        if some:
+            values[:] = current
+            return
         for i, value in enumerate(current):
             joined = self.b.phi(value.type)
             joined.add_incoming(values[i], before)
             joined.add_incoming(value, last)
             values[i] = joined
 
-    @contextmanager
-    def when(self, condition: Any) -> Iterator[None]:
-        with self.b.if_then(condition):
-            yield
+    def when(self, condition: Any) -> AbstractContextManager[None]:
+        return self.b.if_then(condition)
 
-    @contextmanager
-    def either(self, condition: Any) -> Iterator[tuple[Any, Any]]:
-        with self.b.if_else(condition) as branches:
-            yield branches
+    def either(self, condition: Any) -> AbstractContextManager[tuple[Any, Any]]:
+        return self.b.if_else(condition)
 
     def call(self, function: Any, *arguments: Any) -> None:
         self.b.call(function, [a.value if isinstance(a, Int | Ptr) else self.raw(a) for a in arguments])
@@ -288,15 +305,18 @@ class Emitter:
         return self.intrinsic(f"llvm.fma.{mangle(c.type)}", c.type, (a, b, c))
 
 
+_SIZES = {"i8": 1, "i16": 2, "half": 2, "i32": 4, "float": 4, "i64": 8, "double": 8, "ptr": 8}
+
+
 def size_of(element: Any) -> int:
-    return {"i8": 1, "i16": 2, "half": 2, "i32": 4, "float": 4, "i64": 8, "double": 8, "ptr": 8}[str(element)]
+    return _SIZES[element.text]
 
 
 def mangle(typ: Any) -> str:
     """The type suffix of an overloaded intrinsic: v8f32, f64, v4i16."""
     if isinstance(typ, ir.VectorType):
         return f"v{typ.count}{mangle(typ.element)}"
-    return {"half": "f16", "float": "f32", "double": "f64", "ptr": "p0"}.get(str(typ), str(typ))
+    return {"half": "f16", "float": "f32", "double": "f64", "ptr": "p0"}.get(typ.text, str(typ.text))
 
 
 def _is(value: IntLike, constant: Count) -> bool:

@@ -18,8 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from llvmlite import ir
-
+from unstride.codegen import ir
 from unstride.codegen.emit import I64, PTR, Emitter, Int, Ptr
 from unstride.codegen.gradient_strips import emit_pack, emit_transpose_out, emit_transposing_pack
 from unstride.codegen.gradient_tile import GradientTiles, TileArgs

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from llvmlite import ir
-
+from unstride.codegen import ir
 from unstride.codegen.emit import I32, I64, PTR, Emitter, Int, Ptr, vector
 from unstride.codegen.numbers import Numbers, constant
 from unstride.plan.gradient_job import BiasJob

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from enum import IntEnum, auto
 from typing import Any
 
-from llvmlite import ir
-
+from unstride.codegen import ir
 from unstride.codegen.emit import I64, PTR, VOID, Emitter, Int, Ptr, vector
 from unstride.codegen.numbers import Numbers, constant
 
@@ -110,12 +109,12 @@ class _Tile:
             from_vectors = vectors + vector_runs.int(run) * vector_pitch
             from_rows = rows + row_runs.int(run) * row_pitch
             whole = length - length % self.sets
-            for position in e.range(0, whole, self.sets):
+            for position in e.range(0, whole, self.sets, inner=True):
                 for i, sums in enumerate(self.all_sums):
                     at = position + i
                     self._step(from_vectors + at * vector_step, from_rows + at * row_step, sums)
             if self.sets > 1:
-                for at in e.range(whole, length):
+                for at in e.range(whole, length, inner=True):
                     self._step(from_vectors + at * vector_step, from_rows + at * row_step, self.all_sums[0])
 
     def _step(self, vectors: Ptr, rows: Ptr, all_sums: list[list[Ptr]]) -> None:
@@ -154,7 +153,7 @@ def _reference(module: Any, name: str) -> Any:
 
 
 class _Callee:
-    """llvmlite takes a function's type from its typed pointer; an opaque one needs telling."""
+    """What is called through an address: its type needs telling."""
 
     def __init__(self, pointer: Any) -> None:
         self.pointer = pointer

@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from llvmlite import ir
-
+from unstride.codegen import ir
 from unstride.codegen.emit import F16, F32, F64, I16, I32, Emitter, Int, Ptr, vector
 from unstride.plan.machine import ISA
 

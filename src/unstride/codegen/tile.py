@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from llvmlite import ir
-
+from unstride.codegen import ir
 from unstride.codegen.activation import activate, slope_vector
 from unstride.codegen.emit import I32, I64, PTR, VOID, Emitter, Int, Ptr, vector
 from unstride.codegen.numbers import Numbers, constant

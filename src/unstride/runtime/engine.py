@@ -11,7 +11,6 @@ import ctypes
 import importlib.util
 import itertools
 import os
-import re
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -48,20 +47,26 @@ _locks: dict[str, threading.RLock] = {}
 
 
 def kernel_library(
-    key: str, build_ir: Callable[[], str], isa: ISA, symbols: Sequence[str], *, externals: frozenset[str] = _NOTHING
+    key: str,
+    build_ir: Callable[[], str],
+    isa: ISA,
+    symbols: Sequence[str],
+    *,
+    externals: frozenset[str] = _NOTHING,
+    quickly: bool = False,
 ) -> Loaded:
     """The functions `symbols` of the kernel `key`: from memory, from disk, or compiled from `build_ir()`.
 
     `key` must name everything that `build_ir` depends on, apart from the package's own sources, which are part of the
     key on disk anyway. Threads that ask for one key at the same time wait for one compilation. `externals` are the only
-    functions of the C library the code may call.
+    functions of the C library the code may call; `quickly` is for code that has more to wait than to compute.
     """
     start = perf_counter()
     full_key = f"{isa.name} {key}"
     if full_key not in store.memory:
         with _locks.setdefault(full_key, threading.RLock()):
             if full_key not in store.memory:
-                addresses, origin = _made(full_key, build_ir, isa, symbols, externals)
+                addresses, origin = _made(full_key, build_ir, isa, symbols, externals, quickly)
                 made = Loaded(addresses, origin, 1e3 * (perf_counter() - start))
                 store.memory[full_key] = made
                 return made
@@ -70,14 +75,19 @@ def kernel_library(
 
 
 def _made(
-    key: str, build_ir: Callable[[], str], isa: ISA, symbols: Sequence[str], externals: frozenset[str]
+    key: str,
+    build_ir: Callable[[], str],
+    isa: ISA,
+    symbols: Sequence[str],
+    externals: frozenset[str],
+    quickly: bool = False,
 ) -> tuple[dict[str, int], str]:
     disk_key = f"{fingerprint()} {isa.cpu} {isa.features} {key}"
     obj = store.load(disk_key)
     origin = "disk"
     if obj is None:
         origin = "cold"
-        obj = compile_object(build_ir(), isa, externals)
+        obj = compile_object(build_ir(), isa, externals, quickly=quickly)
         store.store(disk_key, obj)
     try:
         return elf.place(obj, symbols), origin
@@ -140,10 +150,13 @@ def load(obj: bytes, name: str) -> Library:
     return Library(unique)
 
 
-def compile_object(ir_text: str, isa: ISA, externals: frozenset[str] = _NOTHING) -> bytes:
-    """Relocatable object code for `isa`. RuntimeError if LLVM refuses the text or it calls more than `externals`."""
+def compile_object(ir_text: str, isa: ISA, externals: frozenset[str] = _NOTHING, *, quickly: bool = False) -> bytes:
+    """Relocatable object code for `isa`. RuntimeError if LLVM refuses the text or it calls more than `externals`.
+
+    `quickly` takes a fifth of the time and makes code that takes a few times longer.
+    """
     with _llvm_lock:
-        obj = bytes(_target_machine(isa).emit_object(_optimised(ir_text, isa)))
+        obj = bytes(_target_machine(isa, 0 if quickly else 2).emit_object(_optimised(ir_text, isa)))
     strangers = elf.undefined_symbols(obj) - externals
     if strangers:
         raise RuntimeError(f"generated code for {isa.name} calls {', '.join(sorted(strangers))}, which is not provided")
@@ -163,20 +176,14 @@ def _optimised(ir_text: str, isa: ISA) -> Any:
     module.triple = isa.triple
     module.data_layout = str(machine.target_data)
     module.verify()
-    passes = llvm.create_pass_builder(machine, _tuning())
-    inliner = llvm.create_new_module_pass_manager()
-    inliner.add_always_inliner_pass()
-    inliner.add_global_dead_code_eliminate_pass()
-    inliner.run(module, passes)
-    # Measured: the kernels gain nothing from a standard pipeline (loops are written as they shall run), and these
-    # three passes take a tenth of its time.
-    cleaner = llvm.create_new_function_pass_manager()
-    cleaner.add_sroa_pass()
-    cleaner.add_instruction_combine_pass()
-    cleaner.add_simplify_cfg_pass()
-    for function in module.functions:
-        if not function.is_declaration:
-            cleaner.run(function, passes)
+    # Measured: the kernels gain nothing from a standard pipeline (loops are written as they shall run) nor from
+    # combining instructions, and these passes take a twentieth of its time.
+    passes = llvm.create_new_module_pass_manager()
+    passes.add_always_inliner_pass()
+    passes.add_global_dead_code_eliminate_pass()
+    passes.add_sroa_pass()
+    passes.add_simplify_cfg_pass()
+    passes.run(module, llvm.create_pass_builder(machine, _tuning()))
     return module
 
 
@@ -189,14 +196,15 @@ def _tuning() -> Any:
 
 def _without_builtins(ir_text: str) -> str:
     """Mark every function so that LLVM does not turn its loops into calls of memset and memcpy."""
-    return re.sub(r"^(define\b.*?)\s*\{[ \t]*$", r'\1 "no-builtins" {', ir_text, flags=re.MULTILINE)
+    head, *functions = f"\n{ir_text}".split("\ndefine ")
+    return "\ndefine ".join([head, *(text.replace("{\n", '"no-builtins" {\n', 1) for text in functions)])
 
 
 @cache
-def _target_machine(isa: ISA) -> Any:
+def _target_machine(isa: ISA, level: int = 2) -> Any:
     target = _llvm().Target.from_triple(isa.triple)
     # "small" keeps constants one RIP-relative load away; the loader puts the sections of an object side by side.
-    return target.create_target_machine(cpu=isa.cpu, features=isa.features, opt=2, reloc="pic", codemodel="small")
+    return target.create_target_machine(cpu=isa.cpu, features=isa.features, opt=level, reloc="pic", codemodel="small")
 
 
 @cache

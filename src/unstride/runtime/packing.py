@@ -8,9 +8,9 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
 from numpy.typing import NDArray
 
+from unstride.codegen import ir
 from unstride.codegen.numbers import Numbers
 from unstride.codegen.pack import emit_pack
 from unstride.errors import SizeLimitError

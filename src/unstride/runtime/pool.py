@@ -160,8 +160,8 @@ class _Pool:
         from unstride.runtime.engine import kernel_library  # LLVM is loaded when first needed
 
         isa = host().isa
-        library = kernel_library("pool", lambda: code.pool_ir(isa), isa, code.SYMBOLS, externals=code.EXTERNALS)
-        native = library.addresses
+        wanted = "pool", lambda: code.pool_ir(isa), isa, code.SYMBOLS
+        native = kernel_library(*wanted, externals=code.EXTERNALS, quickly=True).addresses
         self.lock = threading.RLock()  # a signal handler may launch, too
         self.workers = 0
         self.handles: list[int] = []
