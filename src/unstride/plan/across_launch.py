@@ -90,7 +90,8 @@ class AcrossLaunch(LaunchBuilder):
         woven = grid.v_unit * grid.x_unit * step * self.v.phases.result_step
         woven *= plan.direct.result_channels * self.problem.groups * len(plan.direct.outer_phases) // blocks
         in_place = step == 1 or (step == 2 and not self.flat and not plan.few)
-        weaving = 0.35 if in_place and self.problem.dtype in ("f32", "f64") else 1.0 if step != 3 else 2.5
+        in_place &= self.problem.dtype in ("f32", "f64")
+        weaving = 0.35 if in_place else (1.0 if step != 3 else 2.5) * self.result_distance
         return -(-tasks // self.threads) * (reading + 3 * filled / lanes + weaving * woven + 2000)
 
     def _strip_room(self, v: int, x: int) -> int:

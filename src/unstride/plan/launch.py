@@ -255,11 +255,18 @@ class LaunchBuilder:
                 * len(plan.flush_ends)
                 / blocks
                 * (0.8 if across >= tile.lanes else 1.2 if across >= 4 else 4.0)
+                * self.result_distance
             )
         calls = self._steps if plan.clipped else len(plan.panels)
         listing = (200 * len(plan.panels) + (_CLIPPED_CALL * share if plan.clipped else _CALL) * calls * tiles) / blocks
         reading = max(products, streamed) + 0.3 * min(products, streamed)  # they overlap, but not quite
         return -(-tasks // self.threads) * (reading + filling + listing + 3000)
+
+    @cached_property
+    def result_distance(self) -> float:
+        """How much longer a burst of stores takes because the result lies in memory and not in a cache."""
+        size = prod(self.problem.result_shape) * DTYPE_BYTES[self.problem.dtype]
+        return 1.8 if size > 2 * self.machine.l2_bytes else 1.0
 
     @property
     def may_gain_by_clipping(self) -> bool:
