@@ -34,7 +34,7 @@ SCALE = {
 def special_plan(structure: Structure, isa: ISA, accuracy: str) -> WinogradPlan | AcrossPlan | None:
     """A plan that may beat the direct one, if there is one."""
     across = plan_across(structure, isa)
-    if across is not None or accuracy == "strict" or structure.dtype == "f64":
+    if across is not None or accuracy == "strict":
         return across
     return plan_winograd(structure, isa, fast=accuracy == "fast")
 
