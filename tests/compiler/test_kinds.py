@@ -1,0 +1,66 @@
+"""Every kernel that could compute a size computes the same integers: not only the one that is cheapest there."""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+import pytest
+
+from unstride.plan.choose import Plans
+from unstride.plan.machine import ISAS, Machine
+from unstride.problem import Problem
+from unstride.reference import reference
+from unstride.runtime.machine import host
+from unstride.runtime.program import pack
+
+# Lines that the narrow draws of the lattice seldom meet: many channels, one tap a phase, long rows, strided gather.
+TELLING = [
+    "scatter f32 NCX GIOX n2 g1 i9 o30 x7x7 k1x1 s1x1 d1x1 b0x0 y7x7",
+    "scatter f32 NCX GIOX n2 g1 i9 o25 x14x14 k1x1 s1x1 d1x1 b0x0 y14x14",
+    "scatter f32 NCX GIOX n1 g1 i5 o13 x3x40 k2x2 s2x2 d1x1 b0x0 y6x80",
+    "scatter f32 NCX GIOX n1 g1 i5 o12 x3x40 k2x2 s2x2 d1x1 b1x1 y5x79",
+    "scatter f32 NCX GIOX n1 g2 i5 o6 x3x33 k2x2 s2x2 d1x1 b0x0 y6x66",
+    "scatter f32 NCX GIOX n2 g1 i4 o3 x9x20 k11x11 s4x4 d2x2 b0x0 y53x97",
+    "scatter f32 NCX GIOX n2 g1 i4 o7 x3x3x4 k2x1x1 s5x1x1 d1x2x2 b0x-1x0 y12x13x4",
+    "scatter f32 NCX GIOX n1 g1 i4 o1 x9x9 k16x16 s16x16 d1x1 b0x0 y144x144",
+    "scatter f32 NXC XGIO n3 g1 i9 o40 x5x7 k1x1 s1x1 d1x1 b0x0 y5x7",
+    "gather f32 NCX GOIX n2 g1 i7 o3 x100 k2 s1 d1 b1 y112",
+    "gather f32 NXC GIOX n1 g1 i64 o17 x9x11 k4x4 s2x2 d1x1 b1x1 y18x22",
+    "gather f32 NCX GIOX n2 g1 i64 o16 x9x11 k3x5 s2x2 d1x1 b1x0 y18x25",
+    "gather f32 NXC GIOX n1 g1 i64 o16 x3x9x8 k3x3x4 s2x2x2 d1x1x1 b1x1x1 y6x18x16",
+    "gather f32 NCX GIOX n1 g1 i32 o128 x40 k16 s8 d1 b4 y320",
+]
+
+
+@pytest.mark.parametrize("line", TELLING)
+def test_every_kernel_that_fits_is_exact(line: str) -> None:
+    assert list(_wrong(Problem.parse(line), host(), seed=0)) == []
+
+
+@pytest.mark.parametrize("isa", ["sse2", "avx2"])
+def test_and_on_narrower_instruction_sets(isa: str) -> None:
+    if host().isa.name not in ("avx2", "avx512"):
+        pytest.skip(f"this processor is {host().isa.name}")
+    machine = Machine(ISAS[isa], 2)
+    assert [wrong for line in TELLING[::2] for wrong in _wrong(Problem.parse(line), machine, seed=1)] == []
+
+
+def _wrong(problem: Problem, machine: Machine, seed: int) -> list[str]:
+    """The kernels whose result differs anywhere from the reference."""
+    rng, draw = Random(seed), np.random.default_rng(seed)
+    data = draw.integers(-2, 3, problem.data_shape).astype(np.float32)
+    filter = draw.integers(-1, 2, problem.filter_shape).astype(np.float32)
+    channels = problem.groups * (problem.co if problem.direction == "scatter" else problem.ci)
+    bias = draw.integers(-3, 4, channels).astype(np.float32)
+    expected = reference(problem, data, filter, bias)
+    weights = pack(problem.structure, machine, filter, bias)
+    kinds = Plans(problem.structure, machine.isa, "standard").prices(problem, machine)
+    assert kinds
+    wrong = []
+    for kind in kinds:
+        result = np.full(problem.result_shape, np.nan, np.float32)
+        weights.launch(weights.program.step_of(kind, problem, rng.choice((1, 2, 3))), data, result)
+        if not np.array_equal(result, expected):
+            wrong.append(f"{kind} {problem}")
+    return wrong

@@ -1,0 +1,105 @@
+"""`compile(..., tune=True)`, and the short way of tiny layers."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+from unstride import openvino
+from unstride.errors import AttributeValueError, DTypeError, ShapeError
+from unstride.runtime import tuning
+
+RNG = np.random.default_rng(0)
+X = RNG.integers(-3, 4, (1, 64, 24, 24)).astype(np.float32)
+W = RNG.integers(-3, 4, (64, 64, 4, 4)).astype(np.float32)
+UP = openvino.ConvolutionBackpropData([2, 2], [1, 1], [1, 1])
+
+
+def test_a_tuned_layer_computes_the_same() -> None:
+    plain, tuned = UP.compile(W), UP.compile(W, tune=True)
+    assert np.array_equal(tuned(X), plain(X))  # integers are exact with every kernel
+    assert tuned.algorithm(X.shape) in ("direct", "direct, clipped", "winograd F(3,2)xF(3,2)")
+
+
+def test_the_winner_is_kept_and_not_timed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    timed: list[list[str]] = []
+
+    def slowest_first(weights: object, problem: object, threads: int, kinds: list[str]) -> str:
+        timed.append(kinds)
+        return "direct"
+
+    monkeypatch.setattr(tuning, "_fastest", slowest_first)
+    odd = RNG.standard_normal((1, 64, 23, 25)).astype(np.float32)
+    first = UP.compile(W, tune=True)
+    first(odd)
+    first(odd)
+    assert len(timed) <= 1  # none, if an earlier run on this machine left its answer
+    first._weights.program.kinds.clear()
+    first._weights.program._steps.clear()
+    again = UP.compile(W, tune=True)
+    again(odd)
+    assert len(timed) <= 1
+
+
+def test_others_are_not_changed_by_it() -> None:
+    tuned, plain = UP.compile(W, tune=True), UP.compile(W)
+    assert tuned._weights.program is not plain._weights.program
+
+
+@pytest.mark.parametrize("value", [1, "yes", None])
+def test_tune_is_true_or_false(value: object) -> None:
+    with pytest.raises(AttributeValueError, match="tune"):
+        UP.compile(W, tune=value)  # type: ignore[arg-type]
+
+
+class TestTinyLayers:
+    """The first call prepares, the second takes the short way."""
+
+    w = RNG.integers(-3, 4, (16, 3, 3)).astype(np.float32)
+    x = RNG.integers(-3, 4, (2, 16, 5)).astype(np.float32)
+    layer = openvino.ConvolutionBackpropData([1], [1], [1]).compile(w)
+    y = layer(x)
+
+    def test_is_taken_and_agrees(self) -> None:
+        assert self.x.shape in self.layer._quick
+        assert np.array_equal(self.layer(self.x), self.y)
+        out = np.full_like(self.y, np.nan)
+        assert self.layer(self.x, out=out) is out
+        assert np.array_equal(out, self.y)
+
+    def test_other_strides_and_types_get_the_long_way(self) -> None:
+        assert np.array_equal(self.layer(np.asfortranarray(self.x)), self.y)
+        wide = np.full((*self.y.shape[:-1], 2 * self.y.shape[-1]), np.nan, np.float32)
+        self.layer(self.x, out=wide[..., ::2])
+        assert np.array_equal(wide[..., ::2], self.y)
+        assert np.isnan(wide[..., 1::2]).all()
+        with pytest.raises(DTypeError):
+            self.layer(self.x.astype(np.float64))
+
+    def test_bad_out_is_refused_as_ever(self) -> None:
+        with pytest.raises(ShapeError):
+            self.layer(self.x, out=np.empty((2, 3, 6), np.float32))
+        with pytest.raises(DTypeError):
+            self.layer(self.x, out=np.empty(self.y.shape, np.float64))
+        frozen = np.empty_like(self.y)
+        frozen.flags.writeable = False
+        with pytest.raises(AttributeValueError, match="read-only"):
+            self.layer(self.x, out=frozen)
+        room = np.zeros(self.x.size, np.float32)
+        with pytest.raises(AttributeValueError, match="memory of an input"):
+            self.layer(room.reshape(self.x.shape), out=room[: self.y.size].reshape(self.y.shape))
+
+    def test_many_threads_at_once(self) -> None:
+        wrong: list[int] = []
+
+        def work() -> None:
+            wrong.extend(1 for _ in range(500) if not np.array_equal(self.layer(self.x), self.y))
+
+        threads = [threading.Thread(target=work) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not wrong
