@@ -324,12 +324,17 @@ class LaunchBuilder:
         return (pixels * width + 2 * self.plan.tile.columns) * self.compute_bytes
 
     def _footprint(self, images: int, v: int, x: int) -> int:
-        """Bytes of a box that should stay in L2; its part of the result too, which every panel writes a slice of."""
-        if self.plan.through_strip:
+        """Bytes of a box that should stay in L2: of its strip, and of its results.
+
+        Where weights are small, sums are short and stores count: then even the box's part of the result should stay
+        while one panel after the other writes a slice of it.
+        """
+        small_weights = self.plan.packed_elements * self.compute_bytes <= self.machine.l2_bytes // 4
+        if self.plan.through_strip or not small_weights:
             return max(self._strip_bytes(images, v, x), self._out_bytes(images, v, x))
         pixels = images * v * self.v.phases.result_step * x * self.x.phases.result_step
         written = pixels * self.plan.result_channels * self.problem.groups * DTYPE_BYTES[self.problem.dtype]
-        return max(self._strip_bytes(images, v, x), written // 2)
+        return max(self._strip_bytes(images, v, x), 2 * written)
 
     # -- tables
 
