@@ -172,7 +172,10 @@ def plan_winograd(structure: Structure, isa: ISA, *, fast: bool = False) -> Wino
     gain = taps * v.outputs * x.outputs / products
     if direct.reduce_channels < least or columns < 64 or gain < 1.25 or fill > 1.34:
         return None
-    reason = f"{gain:.2f} times fewer multiplications; one input transform for {direct.phase_count} phases"
+    shared = f"one input transform for {direct.phase_count} phases"
+    if structure.direction == "gather":
+        shared = f"the source as {prod(axis.count for axis in residues)} planes"
+    reason = f"{gain:.2f} times fewer multiplications; {shared}"
     steps = tuple(_steps(direct, v, x, panel) for panel in panels)
     return WinogradPlan(direct, v, x, residues, panels, steps, elements, gain, reason)
 
