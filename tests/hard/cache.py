@@ -174,7 +174,7 @@ def foreign(tally: Tally) -> None:
             warnings.simplefilter("ignore", CacheWarning)
             store()
             (theirs,) = folder.glob("*.obj")
-            engine._fingerprint.cache_clear()
+            engine.fingerprint.cache_clear()
             cache.memory.clear()
             first = mixed()
             (ours,) = set(folder.glob("*.obj")) - {theirs}
@@ -187,7 +187,7 @@ def foreign(tally: Tally) -> None:
 
 def _changed(change: Any) -> None:
     with change:
-        engine._fingerprint.cache_clear()
+        engine.fingerprint.cache_clear()
         mixed()
 
 
@@ -355,7 +355,7 @@ MISSING = (_read_only_home, _no_home, _full_disk, _no_space, _no_more_files, _go
 
 def missing_places(tally: Tally) -> None:
     engine.compile_object(_KERNEL, SSE2)  # LLVM is loaded while files may still be opened
-    engine._fingerprint()
+    engine.fingerprint()
     for check in MISSING:
 
         def fresh(check: Any = check) -> str:
