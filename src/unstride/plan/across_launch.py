@@ -56,7 +56,10 @@ class AcrossLaunch(LaunchBuilder):
 
     def _grids(self) -> Iterator[Grid]:
         nv, nx = self.counts
-        for budget in (min(STRIP_BYTES, self.machine.l2_bytes // 2), 2**20):
+        budgets = [min(STRIP_BYTES, self.machine.l2_bytes // 2)]
+        if self.across.packed_elements * self.compute_bytes > self.machine.l2_bytes // 2:
+            budgets.append(2**20)  # few large strips, so that the weights are read less often
+        for budget in budgets:
             x_unit = largest(nx, lambda x: self._room(1, x) <= budget)  # noqa: B023, called at once
             v_most = largest(nv, lambda v: self._room(v, x_unit) <= budget) if x_unit == nx else 1  # noqa: B023
             for pieces in (1, self.threads, 4 * self.threads):
