@@ -14,6 +14,8 @@ from unstride import errors
     ("kind", "builtin"),
     [
         (errors.AttributeValueError, ValueError),
+        (errors.AttributeNameError, TypeError),
+        (errors.AttributeNameError, errors.AttributeValueError),
         (errors.ShapeError, ValueError),
         (errors.DTypeError, TypeError),
         (errors.SizeLimitError, MemoryError),

@@ -18,6 +18,7 @@ from unstride._version import __version__
 from unstride.dialects import onednn, onnx, openvino
 from unstride.dialects.functional import conv_transpose
 from unstride.errors import (
+    AttributeNameError,
     AttributeValueError,
     DTypeError,
     FormatError,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from unstride.runtime.pool import set_threads, threads
 
 __all__ = [
+    "AttributeNameError",
     "AttributeValueError",
     "DTypeError",
     "FormatError",

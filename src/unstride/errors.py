@@ -2,6 +2,7 @@
 
 UnstrideError
 ├── AttributeValueError   (also ValueError)   a bad attribute of an operator
+│   └── AttributeNameError  (also TypeError)  one that is required and missing, or that the operator does not have
 ├── ShapeError            (also ValueError)   sizes or ranks that do not belong together
 ├── DTypeError            (also TypeError)    an element type that is not supported, or two that differ
 ├── SizeLimitError        (also MemoryError)  a result or a scratch buffer that is too large
@@ -13,6 +14,7 @@ RuleWarning               (a UserWarning)     two rule sets give different answe
 from __future__ import annotations
 
 __all__ = [
+    "AttributeNameError",
     "AttributeValueError",
     "DTypeError",
     "FormatError",
@@ -45,6 +47,19 @@ class UnstrideError(Exception):
 
 class AttributeValueError(UnstrideError, ValueError):
     """An attribute of an operator has a value its document does not allow."""
+
+
+class AttributeNameError(AttributeValueError, TypeError):
+    """A required attribute is missing, or there is none of this name; `given` holds the names that were given.
+
+    >>> raise AttributeNameError("stride", ("stride",), "openvino.ConvolutionBackpropData has no such attribute")
+    Traceback (most recent call last):
+    unstride.errors.AttributeNameError: stride: openvino.ConvolutionBackpropData has no such attribute.
+    """
+
+    def __str__(self) -> str:
+        text = f"{_clipped(self.field)}: {self.rule}"
+        return printable(f"{text}. Fix: {self.fix}." if self.fix else f"{text}.")
 
 
 class ShapeError(UnstrideError, ValueError):
@@ -84,4 +99,8 @@ def _short(value: object, limit: int = 120) -> str:
         text = repr(value)
     except Exception:
         return f"a {type(value).__name__} whose repr fails"
+    return _clipped(text, limit)
+
+
+def _clipped(text: str, limit: int = 120) -> str:
     return text if len(text) <= limit else text[: limit - 3] + "..."

@@ -95,13 +95,17 @@ def spills(target: Target) -> tuple[int, list[str]]:
     """Multiply-adds in the hottest block of the widest tile, and the vector moves to and from the stack in it."""
     assert isinstance(target.plan, DirectPlan)
     tile = target.plan.tile
-    text = engine.assembly(target.ir(), target.isa)
-    function = re.search(rf"^tile_{tile.rows}x{tile.vectors}:\n(.*?)^\.Lfunc_end", text, re.DOTALL | re.MULTILINE)
+    return hottest(engine.assembly(target.ir(), target.isa), f"tile_{tile.rows}x{tile.vectors}")
+
+
+def hottest(assembly: str, name: str) -> tuple[int, list[str]]:
+    """Multiply-adds in the hottest block of a function, and the vector moves to and from the stack in it."""
+    function = re.search(rf"^{name}:\n(.*?)^\.Lfunc_end", assembly, re.DOTALL | re.MULTILINE)
     if function is None:
-        raise AssertionError(f"{target} has no tile of {tile.rows} rows and {tile.vectors} vectors")
+        raise AssertionError(f"no function {name}")
     blocks = re.split(r"^\.L\w+:.*$", function[1], flags=re.MULTILINE)
-    hottest = max(blocks, key=lambda block: len(_MULTIPLY_ADD.findall(block)))
-    return len(_MULTIPLY_ADD.findall(hottest)), _VECTOR_ON_STACK.findall(hottest)
+    block = max(blocks, key=lambda block: len(_MULTIPLY_ADD.findall(block)))
+    return len(_MULTIPLY_ADD.findall(block)), _VECTOR_ON_STACK.findall(block)
 
 
 def _audited(target: Target) -> bool:

@@ -1,7 +1,8 @@
 """Hostile attributes: every attribute with every hostile value, then random combinations of several at once.
 
-An operator is made, its call resolved, its shape inferred. The answer must be a legal operator or an error of the
-package's own tree, within 50 ms of this thread's time (a busy machine must not count).
+An operator is made, its call resolved, its shape inferred. Attributes are also left out and misspelled. The answer
+must be a legal operator or an error of the package's own tree, within 50 ms of this thread's time (a busy machine must
+not count).
 """
 
 from __future__ import annotations
@@ -12,10 +13,9 @@ import warnings
 from random import Random
 from typing import Any
 
-from tests.dialects.test_hostile_attributes import HOSTILE, LEGAL
+from tests.dialects.test_hostile_attributes import HOSTILE, LEGAL, shapes_for
 from tests.hard.tally import Tally, main
-from unstride import openvino
-from unstride.errors import RuleWarning, UnstrideError
+from unstride.errors import AttributeNameError, RuleWarning, UnstrideError
 
 SECONDS = 0.05
 COMBINATIONS = (1_000, 20_000)
@@ -28,8 +28,7 @@ def fault(kind: Any, attributes: dict[str, Any]) -> str:
     start = time.thread_time()
     try:
         operator = kind(**attributes)
-        grouped = kind is openvino.GroupConvolutionBackpropData
-        shapes = (1, 4, 4, 4), (1, 4, 4, 4, 4) if grouped else (4, 4, 4, 4)
+        shapes = shapes_for(kind)
         operator.resolve(*shapes)
         operator.infer_shape(*shapes)
     except UnstrideError as error:
@@ -39,6 +38,17 @@ def fault(kind: Any, attributes: dict[str, Any]) -> str:
         return f"{_call(kind, attributes)}: {type(error).__name__}: {error}"
     seconds = time.thread_time() - start
     return f"{_call(kind, attributes)}: took {1e3 * seconds:.0f} ms" if seconds > SECONDS else ""
+
+
+def unnamed(kind: Any, left: dict[str, Any], name: str, parameter: inspect.Parameter) -> str:
+    """What is wrong with the answer to a call without one attribute, if that is required."""
+    if parameter.default is not inspect.Parameter.empty:
+        return ""
+    try:
+        kind(**left)
+    except AttributeNameError as error:
+        return "" if error.field == name and name in str(error) else f"{_call(kind, left)}: {error}"
+    return f"{_call(kind, left)}: no error"
 
 
 def _call(kind: Any, attributes: dict[str, Any]) -> str:
@@ -51,14 +61,18 @@ def run(tally: Tally, full: bool) -> None:
         for name, parameter in inspect.signature(kind).parameters.items():
             for value in VALUES:
                 tally.add("single attributes", fault(kind, {**legal, name: value}))
-            if parameter.default is not inspect.Parameter.empty:  # without a default it is Python's own TypeError
-                tally.add("missing attributes", fault(kind, {k: v for k, v in legal.items() if k != name}))
+            left = {k: v for k, v in legal.items() if k != name}
+            tally.add("missing attributes", fault(kind, left) or unnamed(kind, left, name, parameter))
+            tally.add("unknown attributes", fault(kind, {**legal, name.upper(): 1}))
     rng, kinds = Random(0), list(LEGAL)
     for _ in range(COMBINATIONS[full]):
         kind = rng.choice(kinds)
         names = list(inspect.signature(kind).parameters)
         chosen = rng.sample(names, rng.randint(2, min(5, len(names))))
-        tally.add("combinations", fault(kind, {**LEGAL[kind], **{name: rng.choice(VALUES) for name in chosen}}))
+        attributes = {**LEGAL[kind], **{name: rng.choice(VALUES) for name in chosen}}
+        if rng.random() < 0.1:
+            del attributes[rng.choice(list(attributes))]
+        tally.add("combinations", fault(kind, attributes))
 
 
 if __name__ == "__main__":

@@ -2,16 +2,21 @@
 
 Changes that cannot matter, whatever the code is for, are not planted:
 
+* code that cannot be reached, since it lies behind a comparison of two constants;
 * at a tie, both operands of a minimum or maximum are the same;
-* whether a loop is entered at all, or whether there is anything to do (`> 0`), is turned around, not relaxed: relaxing
-  it changes only what has no turns;
+* whether a loop is entered at all, or whether there is anything to do (`> 0`, `a > b` where `a - b` is counted, two of
+  these at once), is turned around, not relaxed: relaxing it changes only what has no turns;
 * so is whether a row of a tile of sums (`sum_*`) counts: most rows of a tile are never the last;
-* a loop's step only grows: a smaller one repeats what is done, which copying and filling forgive;
+* a loop's step only grows: a smaller one repeats what is done, which copying and filling forgive; and not where the
+  loop has one turn at most, since it takes what is left of pairs (`n - n % 2` or `n & -2` up to `n`);
+* the number of rows of a tile of sums that is never called with fewer than it has, as the next lower one exists;
 * a prefetch may fetch anything; the lanes of a sum over lanes may come in any order;
 * the choice among ways that give the same numbers (`tile_*`: are all columns stored? `transpose_*`: which block fits?
-  `line_*`: which width holds what is left?), and the last block of a transposition, which may be done twice;
+  `line_*`: which width holds what is left? `weave`: whole blocks, or by element?), and the last block of a
+  transposition, which may be done twice;
 * `zero` and `weave` may run over, by contract;
-* the pitch of lines in scratch, rounded up to vectors: any that all sides share, and that is long enough, is right.
+* the pitch of lines in scratch, rounded up to vectors, and the slack added to it: any that all sides share, and that is
+  long enough, is right.
 """
 
 from __future__ import annotations
@@ -48,45 +53,107 @@ _DEFINE = re.compile(r'^define .*@"?([\w.]+)"?\(')
 _NAME = re.compile(r"^ *(%\S+) = ")
 _COMPARE = re.compile(r"= icmp (\w+) i64 (\S+), (\S+)$")
 _RELAXED = {"slt": "sle", "sle": "slt", "sgt": "sge", "sge": "sgt", "eq": "ne", "ne": "eq"}
+_TURNED = {"slt": "sge", "sle": "sgt", "sgt": "sle", "sge": "slt", "eq": "ne", "ne": "eq"}
 _SELECT = re.compile(r"(select +i1 \S+, i64 )(\S+)(, i64 )(\S+)")
-_ENTERS = re.compile(r"^ *br i1 (%\S+), label %\"?(?:loop|fold)")
+_ENTERS = re.compile(r"^ *br i1 (%\S+), label %(?:loop|fold)(?:\.\d+)?,")
 _GEP = re.compile(r"(getelementptr (?:inbounds )?[\w<> ]+, ptr \S+, i64 )(-?\d+)$")
 _GEP_VARIABLE = re.compile(r"(getelementptr (?:inbounds )?)(\w+)(, ptr \S+, i64 %\S+)$")
 _CONSTANT = re.compile(r"(= (?:add|sub|mul)(?: nsw)? i64 \S+, )(-?\d+)$")
 _SUM = re.compile(r"= (add|sub)( nsw)? i64 (\S+), (%\S+)$")
 _PRODUCT = re.compile(r"= mul( nsw)? i64 (\S+), (%\S+)$")
 _MASK = re.compile(r"(= and i64 \S+, )(-2)$")
-_LOGIC = re.compile(r"= (and|or) i1 ")
+_LOGIC = re.compile(r"= (and|or) i1 (\S+), (\S+)$")
 _SHUFFLE = re.compile(r"shufflevector <[^>]+> (\S+), <[^>]+> (\S+), <[^>]+> <(i32 \d+(?:, i32 \d+)+)>$")
 _WIDER = {"float": "i64", "i64": "i128", "half": "i32", "i16": "i32", "double": "i32"}
+
+
+class _Scope:
+    """One function of a module: its lines, and which line makes which value."""
+
+    def __init__(self, name: str, lines: list[str], functions: frozenset[str]) -> None:
+        self.name, self.lines, self.functions = name, lines, functions
+        self.made = {match[1]: line for line in lines if (match := _NAME.match(line))}
+
+    def uses(self, value: str) -> list[str]:
+        """The lines that read a value."""
+        word = re.compile(re.escape(value) + r"(?![\w.])")
+        return [line for line in self.lines if word.search(line.partition(" = ")[2] or line)]
+
+    def reached(self) -> set[int]:
+        """The numbers of the lines that some path from the entry leads to."""
+        labels = {match[1]: number for number, line in enumerate(self.lines) if (match := re.match(r"(\S+):$", line))}
+        seen, found, open_labels = set(), set(), list(labels)[:1]
+        while open_labels:
+            label = open_labels.pop()
+            if label in seen or label not in labels:
+                continue
+            seen.add(label)
+            for number in range(labels[label] + 1, len(self.lines)):
+                found.add(number)
+                if re.match(r" *(?:br|ret) ", self.lines[number]):
+                    open_labels += self._targets(self.lines[number])
+                    break
+        return found
+
+    def _targets(self, branch: str) -> list[str]:
+        names = re.findall(r"label %([^\s,]+)", branch)
+        if len(names) == 2 and (condition := re.search(r"br i1 (%\S+),", branch)):
+            known = self._known(condition[1])
+            return names if known is None else names[:1] if known else names[1:]
+        return names
+
+    def _known(self, condition: str) -> bool | None:
+        """What a condition is, if it is the same whenever it is asked."""
+        made = self.made.get(condition, "")
+        if (match := re.search(r"= icmp (eq|ne) i64 (-?\d+), (-?\d+)$", made)) is not None:
+            return (match[2] == match[3]) == (match[1] == "eq")
+        if (match := re.search(r"= xor i1 (%\S+), -1$", made)) is not None:
+            known = self._known(match[1])
+            return None if known is None else not known
+        return None
+
+    def starts_with(self, *prefixes: str) -> bool:
+        return self.name.startswith(prefixes)
 
 
 def mutants(text: str) -> list[Mutant]:
     """Every single fault that these rules can plant."""
     lines = text.split("\n")
     prefetched = {match[1] for line in lines if (match := re.search(r"@\"?llvm\.prefetch\S*\(ptr (%[^,]+),", line))}
-    found, function = [], ""
-    for number, line in enumerate(lines):
-        if match := _DEFINE.match(line):
-            function = match[1]
-        name = _NAME.match(line)
-        if function == "zero" or (name and name[1] in prefetched):
+    starts = [(number, match[1]) for number, line in enumerate(lines) if (match := _DEFINE.match(line))]
+    functions = frozenset(name for _, name in starts)
+    found = []
+    for (start, function), (end, _) in zip(starts, [*starts[1:], (len(lines), "")], strict=True):
+        if function == "zero":
             continue
-        around = [*lines[max(0, number - 1) : number], "", *lines[number + 1 : number + 2], ""]
-        changed = _changed(function, line, around[0], around[2])
-        found += [Mutant(kind, function, number, line, new) for kind, new in changed if new != line]
+        scope = _Scope(function, lines[start:end], functions)
+        for number in sorted(start + line for line in scope.reached()):
+            line, name = lines[number], _NAME.match(lines[number])
+            if name and name[1] in prefetched:
+                continue
+            changed = _changed(scope, line, lines[number - 1], _next(lines, number))
+            found += [Mutant(kind, function, number, line, new) for kind, new in changed if new != line]
     return found
 
 
-def _changed(function: str, line: str, before: str, after: str) -> Iterator[tuple[str, str]]:
-    chooses = function.startswith(("tile_", "transpose_", "line_"))  # between ways that give the same numbers
+def _next(lines: list[str], number: int) -> str:
+    """The next line. Empty assembler text that hides a value from LLVM is looked through."""
+    after, name = lines[number + 1], _NAME.match(lines[number])
+    hidden = re.match(r' *(%\S+) = call i64 asm "", "[^"]*"\(i64 (%\S+)\)$', after)
+    if hidden and name and hidden[2] == name[1]:
+        return re.sub(re.escape(hidden[1]) + r"(?![\w.])", name[1], lines[number + 2])
+    return after
+
+
+def _changed(scope: _Scope, line: str, before: str, after: str) -> Iterator[tuple[str, str]]:
+    chooses = scope.starts_with("tile_", "transpose_", "line_", "weave")  # between ways that give the same numbers
     if (match := _COMPARE.search(line)) and match[1] in _RELAXED:
-        yield from _bounds(function, line, match, before, after)
+        yield from _bounds(scope, line, match, before, after)
     if match := _SELECT.search(line):
         yield "bound", line.replace(match[0], match[1] + match[4] + match[3] + match[2], 1)
-    if match := _GEP.search(line):
+    if (match := _GEP.search(line)) and not _says_height(scope, line):
         yield "offset", line.replace(match[0], f"{match[1]}{int(match[2]) + 1}", 1)
-    if match := _CONSTANT.search(line):
+    if (match := _CONSTANT.search(line)) and not (_turns_once(scope, line, after) or _is_slack(scope, match)):
         yield "offset", line.replace(match[0], f"{match[1]}{int(match[2]) + 1}", 1)
         if not _is_step(line, after):
             yield "offset", line.replace(match[0], f"{match[1]}{int(match[2]) - 1}", 1)
@@ -101,32 +168,78 @@ def _changed(function: str, line: str, before: str, after: str) -> Iterator[tupl
     if match := _MASK.search(line):
         yield "mask", line.replace(match[0], f"{match[1]}-1", 1)
     if (match := _LOGIC.search(line)) and not chooses:
-        yield "mask", line.replace(f"= {match[1]} i1", f"= {'or' if match[1] == 'and' else 'and'} i1", 1)
+        other = "xor" if _both_alive(scope, match) else "or" if match[1] == "and" else "and"
+        yield "mask", line.replace(f"= {match[1]} i1", f"= {other} i1", 1)
     if (match := _SHUFFLE.search(line)) and match[1] != match[2]:
         lanes = match[3].split(", ")
         yield "mask", line.replace(match[3], ", ".join([*lanes[1:], lanes[0]]), 1)
 
 
-def _bounds(function: str, line: str, match: re.Match[str], before: str, after: str) -> Iterator[tuple[str, str]]:
+def _bounds(scope: _Scope, line: str, match: re.Match[str], before: str, after: str) -> Iterator[tuple[str, str]]:
     operator, left, right = match.groups()
     chosen = _SELECT.search(after)
     if chosen and {left, right} == {chosen[2], chosen[4]}:
         return  # a minimum or a maximum
-    name, entered = _NAME.match(line), _ENTERS.match(after)
-    if entered and name and entered[1].rstrip(",") == name[1]:
+    name, entered, again = _NAME.match(line), _ENTERS.match(after), False
+    if entered and name and entered[1] == name[1]:
         again = (made := _NAME.match(before)) is not None and made[1] == left  # the step was taken just before
         if not again:
-            yield "bound", line.replace(f"icmp {operator} ", "icmp sge ", 1)
+            yield "bound", line.replace(f"icmp {operator} ", f"icmp {_TURNED[operator]} ", 1)
             return
-        if function.startswith(("transpose_", "weave")):
+        if scope.starts_with("transpose_", "weave"):
             return
-    elif function.startswith(("tile_", "transpose_", "line_")):
+    elif scope.starts_with("tile_", "transpose_", "line_", "weave"):
         return
-    counts = function.startswith("sum_") and right.isdigit()
-    if operator == "sgt" and (counts or right == "0"):
-        yield "bound", line.replace("icmp sgt ", "icmp sle ", 1)
-        return
-    yield "bound", line.replace(f"icmp {operator} ", f"icmp {_RELAXED[operator]} ", 1)
+    counts = scope.starts_with("sum_") and right.isdigit()
+    more, less = (left, right) if operator == "sgt" else (right, left)
+    alive = operator == "sgt" and (counts or right == "0")
+    alive = alive or (operator in ("sgt", "slt") and _counted(scope, more, less))
+    changed = _TURNED if alive and not again else _RELAXED
+    yield "bound", line.replace(f"icmp {operator} ", f"icmp {changed[operator]} ", 1)
+
+
+def _counted(scope: _Scope, more: str, less: str) -> bool:
+    """Whether the function also computes `more - less`: then `more > less` asks if there is anything to do."""
+    return any(re.search(rf"= sub(?: nsw)? i64 {re.escape(more)}, {re.escape(less)}$", line) for line in scope.lines)
+
+
+def _both_alive(scope: _Scope, match: re.Match[str]) -> bool:
+    """Whether `a and b` joins two questions of the kind `> 0`."""
+    tests = (scope.made.get(name, "") for name in match.groups()[1:])
+    return match[1] == "and" and all(re.search(r"= icmp sgt i64 \S+, 0$", test) for test in tests)
+
+
+def _turns_once(scope: _Scope, line: str, after: str) -> bool:
+    """Whether the sum is the step of a loop from `n - n % 2` to n."""
+    compared, added = _COMPARE.search(after), re.search(r"= add(?: nsw)? i64 (\S+), 1$", line)
+    if not (added and compared and _is_step(line, after)):
+        return False
+    first = re.search(r"= phi +i64 \[(%[^,]+),", scope.made.get(added[1], ""))
+    made, number = scope.made.get(first[1], "") if first else "", re.escape(compared[3])
+    if re.search(rf"= and i64 {number}, -2$", made):
+        return True
+    whole = re.search(rf"= sub(?: nsw)? i64 {number}, (\S+)$", made)
+    rest = scope.made.get(whole[1], "") if whole else ""
+    return bool(re.search(rf"= (?:srem i64 {number}, 2|and i64 {number}, 1)$", rest))
+
+
+def _is_slack(scope: _Scope, match: re.Match[str]) -> bool:
+    """Whether a constant is added to what was rounded up to whole vectors."""
+    added = re.match(r"= add(?: nsw)? i64 (\S+), ", match[1])
+    return bool(added and re.search(r"= and i64 \S+, -\d\d?$", scope.made.get(added[1], "")))
+
+
+def _says_height(scope: _Scope, line: str) -> bool:
+    """Whether a field is read only to be compared with row numbers, in a tile of sums that always has all its rows."""
+    name, tile = _NAME.match(line), re.match(r"sum_(\d+)x(\d+)$", scope.name)
+    if not (name and tile):
+        return False
+    height, width = int(tile[1]), int(tile[2])
+    if height > 1 and f"sum_{height - 1}x{width}" not in scope.functions:
+        return False
+    loads = [made[1] for use in scope.uses(name[1]) if " = load i64" in use and (made := _NAME.match(use))]
+    reads = [use for load in loads for use in scope.uses(load)]
+    return bool(reads) and all(re.search(r"= icmp sgt i64 %\S+, \d+$", use) for use in reads)
 
 
 def _is_step(line: str, after: str) -> bool:
@@ -135,17 +248,13 @@ def _is_step(line: str, after: str) -> bool:
     return bool(name and compared and compared[2] == name[1])
 
 
-def sample(text: str, count: int, seed: int) -> list[Mutant]:
-    """`count` of the mutants of a module, each kind and each function as often as the others as far as possible."""
+def sample(text: str, seed: int) -> list[Mutant]:
+    """The mutants of a module in an order that takes each kind and each function in turn, as far as they go."""
     rng = Random(seed)
     groups: dict[tuple[str, str], list[Mutant]] = {}
     for mutant in mutants(text):
         groups.setdefault((mutant.kind, mutant.function), []).append(mutant)
     for group in groups.values():
         rng.shuffle(group)
-    chosen: list[Mutant] = []
-    while len(chosen) < count and any(groups.values()):
-        for group in groups.values():
-            if group and len(chosen) < count:
-                chosen.append(group.pop())
-    return chosen
+    rounds = max(map(len, groups.values()), default=0)
+    return [group[turn] for turn in range(rounds) for group in groups.values() if turn < len(group)]

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from unstride.dialects import _attributes as read
+from unstride.dialects._named import named_attributes
 from unstride.dialects._onednn_base import CONVOLUTION_LAYOUTS, TRANSPOSE_LAYOUTS, OneDNN
 from unstride.dialects._onednn_rules import FORWARD_TABLE, GRADIENT_TABLE
 from unstride.dialects._operator import Resolution
@@ -172,6 +173,7 @@ class _FilterGradient:
         return data, delta, resolution
 
 
+@named_attributes
 @dataclass(frozen=True)
 class ConvolutionBackpropFilters(_FilterGradient):
     """The gradient of a convolution with respect to its filter: input_forward has IC channels, output_delta OC.
@@ -209,6 +211,7 @@ class ConvolutionBackpropFilters(_FilterGradient):
     )
 
 
+@named_attributes
 @dataclass(frozen=True)
 class ConvTransposeBackpropFilters(_FilterGradient):
     """The gradient of ConvTranspose with respect to its filter: input_forward has IC channels, output_delta OC.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from unstride.dialects import _attributes as read
+from unstride.dialects._named import named_arguments, named_attributes
 from unstride.dialects._operator import Attributes, Operator, RuleTable
 from unstride.dialects._rules import Axis, Rule
 from unstride.dialects.onnx import check_output_padding
@@ -30,6 +31,7 @@ RULES = (_RULE,)
 _TABLE: RuleTable = {("spec", "explicit", False): _RULE}
 
 
+@named_attributes
 @dataclass(frozen=True)
 class ConvTranspose(Operator):
     """torch's conv_transposeNd as an operator object: data `[N, C, X...]`, filter `[C, M/groups, K...]`.
@@ -77,6 +79,7 @@ class ConvTranspose(Operator):
         self._refuse_output_shape(given)
 
 
+@named_arguments
 def conv_transpose(
     data: Any,
     filter: Any,

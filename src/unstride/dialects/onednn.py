@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from unstride.dialects import _attributes as read
+from unstride.dialects._named import named_attributes
 from unstride.dialects._onednn_base import CONVOLUTION_LAYOUTS, TRANSPOSE_LAYOUTS, OneDNN
 from unstride.dialects._onednn_filters import ConvolutionBackpropFilters, ConvTransposeBackpropFilters
 from unstride.dialects._onednn_rules import BACKPROP_TABLE, FORWARD_TABLE, GRADIENT_TABLE, RULES
@@ -31,6 +32,7 @@ __all__ = [
 ]
 
 
+@named_attributes
 @dataclass(frozen=True)
 class ConvolutionBackpropData(OneDNN):
     """The gradient of a convolution with respect to its input: data has OC channels, the result IC.
@@ -90,6 +92,7 @@ class ConvolutionBackpropData(OneDNN):
         return remarks
 
 
+@named_attributes
 @dataclass(frozen=True)
 class ConvTransposeBackpropData(OneDNN):
     """The gradient of ConvTranspose with respect to its input: a strided convolution of `output_delta [N, OC, Y...]`.
@@ -112,6 +115,7 @@ class ConvTransposeBackpropData(OneDNN):
         self._refuse_output_shape(given)
 
 
+@named_attributes
 @dataclass(frozen=True)
 class ConvTranspose(OneDNN):
     """oneDNN Graph ConvTranspose-1, whose gradient ConvTransposeBackpropData is; the same filter formats."""

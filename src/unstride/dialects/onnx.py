@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from unstride.dialects import _attributes as read
+from unstride.dialects._named import named_attributes
 from unstride.dialects._operator import Attributes, Operator, RuleTable
 from unstride.dialects._rules import Axis, Rule
 from unstride.errors import AttributeValueError, ShapeError
@@ -87,6 +88,7 @@ _TABLE: RuleTable = {
 }
 
 
+@named_attributes
 @dataclass(frozen=True)
 class ConvTranspose(Operator):
     """ONNX ConvTranspose: x `[N, C, X...]`, w `[C, M/group, K...]`, optional b `[M]`.

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from unstride.dialects import _attributes as read
+from unstride.dialects._named import named_attributes
 from unstride.dialects._operator import Attributes, Operator, RuleTable
 from unstride.dialects._rules import Axis, Rule
 from unstride.errors import ShapeError
@@ -179,6 +180,7 @@ class _BackpropData(Operator):
         )
 
 
+@named_attributes
 @dataclass(frozen=True)
 class ConvolutionBackpropData(_BackpropData):
     """OpenVINO ConvolutionBackpropData-1: data `[N, C_IN, X...]`, filter `[C_IN, C_OUT, K...]`, 1D, 2D or 3D.
@@ -196,6 +198,7 @@ class ConvolutionBackpropData(_BackpropData):
         return 1, shape[0], shape[1], shape[2:], "GIOX"
 
 
+@named_attributes
 @dataclass(frozen=True)
 class GroupConvolutionBackpropData(_BackpropData):
     """OpenVINO GroupConvolutionBackpropData-1: data `[N, G*C_IN, X...]`, filter `[G, C_IN, C_OUT, K...]`.
