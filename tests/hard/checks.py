@@ -121,7 +121,7 @@ def _kernel_check(family: Family, rng: Random, index: int) -> Check:
         return partial(clipped, _case(family, rng, index), index)
     if family.key.startswith("direct f32 nxc") and kind < 0.12:
         return partial(in_place, _without_padding(rng, index), "source", at_end)
-    if family.key.startswith("across") and kind < 0.10:
+    if family.key.startswith("across") and kind < 0.16:
         return partial(in_place, _whole_lines(family, rng, index), "result", at_end)
     if family.key.startswith(("direct", "depthwise")) and kind < 0.24:
         return partial(one_position, _one_position(family, rng, index), index)
@@ -227,7 +227,12 @@ def _for_winograd(rng: Random) -> Problem:
 
 
 def _two_taps(rng: Random, v: int, x: int) -> Problem:
-    """Kernels of two taps with stride 1, in either direction: the first kernel element is the first tap or the last."""
+    """Kernels of two taps with stride 1, in either direction: the first kernel element is the first tap or the last;
+    and the strided gather, whose source falls into residues that may lack a tap."""
+    if rng.random() < 0.5:
+        k, b = rng.choice((3, 3, 4)), rng.randint(0, 1)
+        axes = f"x{v}x{x} k{k}x{k} s2x2 d1x1 b{b}x{b} y{2 * v + k - 2 - b}x{2 * x + k - 2 - b}"
+        return Problem.parse(f"gather f32 NXC GIOX n{rng.choice((1, 2))} g1 i1 o1 {axes}")
     direction, layout, b = rng.choice(("scatter", "gather", "gather")), rng.choice(("GIOX", "XGIO")), rng.randint(0, 1)
     axes = f"x{v}x{x} k2x2 s1x1 d1x1 b{b}x{b} y{v + 1 - b}x{x + 1 - b}"
     return Problem.parse(f"{direction} f32 NXC {layout} n{rng.choice((1, 2))} g1 i1 o1 {axes}")
@@ -246,10 +251,17 @@ def _without_padding(rng: Random, seed: int) -> Case:
 
 
 def _whole_lines(family: Family, rng: Random, seed: int) -> Case:
-    """Stride 1, and results whose rows are all there and as long as the tile that computes them, or longer."""
+    """Stride 1, or two phases that are woven in registers; rows are all there and as long as the tile that computes
+    them, or longer."""
     groups, ci, co = rng.choice(family.channels)
     k, v = rng.choice(((1, 3), (2, 2), (2, 3))), rng.randint(1, 4)
     isa = host().isa
+    if rng.random() < 0.5:
+        tallest = max(row_counts(isa))
+        x, channels = isa.lanes(4) * vector_count(isa, tallest) + rng.randint(0, 40), rng.choice((1, 2)) * tallest // 2
+        sizes = f"x{v}x{x} k2x2 s2x2 d1x1 b0x0 y{2 * v}x{2 * x}"
+        problem = Problem.parse(f"scatter f32 NCX GIOX n1 g1 i3 o{channels} {sizes}")
+        return Case(problem, "none", rng.random() < 0.5, 1, 0, seed, family.accuracy)
     tile = isa.lanes(4) * vector_count(isa, co if groups == 1 and co in row_counts(isa) else 1)
     x = rng.choice((tile, tile + isa.lanes(4), 2 * tile, tile + rng.randint(1, 150))) - k[1] + 1
     sizes = f"x{v}x{x} k{k[0]}x{k[1]} s1x1 d1x1 b0x0 y{v + k[0] - 1}x{x + k[1] - 1}"

@@ -272,9 +272,11 @@ class LaunchBuilder:
     def may_gain_by_clipping(self) -> bool:
         """Whether running each tap over just the positions at which it reads the source is worth a look.
 
-        That saves products with padding, and a tap's weights stay in L2 where those of all taps would not.
+        That saves products with padding, and a tap's weights stay in L2 where those of all taps would not. Not where
+        elements are only bias: the clipped kernel activates them itself, which may round otherwise than what others
+        store there.
         """
-        if self.plan.merged or self.plan.depthwise or self.plan.clipped:
+        if self.plan.merged or self.plan.depthwise or self.plan.clipped or self.prefill:
             return False
         padded = self.v.useful_share * self.x.useful_share <= 0.98
         return padded or self.panel_bytes >= self.machine.l2_bytes // 4
