@@ -109,7 +109,7 @@ def hottest(assembly: str, name: str) -> tuple[int, list[str]]:
 
 
 def _audited(target: Target) -> bool:
-    """Tiles are alike for all activations. SSE2, a fallback, moves one product in twenty in its clipped and f16 tiles."""
+    """Tiles are alike for all activations. SSE2, a fallback, moves one product in twenty in clipped and f16 tiles."""
     known = target.isa is SSE2 and (target.kind == "clipped" or target.dtype == "f16")
     return target.activation == "none" and isinstance(target.plan, DirectPlan) and not known
 
