@@ -258,7 +258,8 @@ def _whole_lines(family: Family, rng: Random, seed: int) -> Case:
     isa = host().isa
     if rng.random() < 0.5:
         tallest = max(row_counts(isa))
-        x, channels = isa.lanes(4) * vector_count(isa, tallest) + rng.randint(0, 40), rng.choice((1, 2)) * tallest // 2
+        x = isa.lanes(4) * (vector_count(isa, tallest) + rng.randint(0, 2))  # rows that fill their vectors are woven
+        channels = rng.choice((1, 2)) * tallest // 2
         sizes = f"x{v}x{x} k2x2 s2x2 d1x1 b0x0 y{2 * v}x{2 * x}"
         problem = Problem.parse(f"scatter f32 NCX GIOX n1 g1 i3 o{channels} {sizes}")
         return Case(problem, "none", rng.random() < 0.5, 1, 0, seed, family.accuracy)
