@@ -149,7 +149,8 @@ class Program:
         found = self._kernels.get(kind)
         if found is None:
             packs_like = self.kernel("direct") if kind == "clipped" and not self.only_clipped else None
-            found = self._kernels[kind] = Kernel(self.plans.of(kind), self.activation, packs_like)
+            made = Kernel(self.plans.of(kind), self.activation, packs_like)
+            found = self._kernels.setdefault(kind, made)  # of two threads, the first one's is used by both
         return found
 
     @property
@@ -187,8 +188,8 @@ class Program:
 
     def forget(self, problem: Problem) -> None:
         """Drop the launches of a size, after its kind has changed."""
-        for key in [key for key in self._steps if key[0] == problem]:
-            del self._steps[key]
+        for key in [key for key in list(self._steps) if key[0] == problem]:
+            self._steps.pop(key, None)
 
 
 @lru_cache(maxsize=256)
@@ -233,11 +234,15 @@ class Weights:
         return sum(int(arrays[0].nbytes) for arrays in self._packed.values())
 
     def keep(self, kernel: Kernel, packed: NDArray[Any]) -> None:
-        """Remember the weights packed for a kernel, with the bias in its order."""
+        """Remember the weights packed for a kernel, with the bias in its order.
+
+        Of two threads that come with the same, the first one's arrays stay: addresses of an array may be in use in
+        another thread from the moment it is in the table, so none is ever replaced.
+        """
         compute = np.float64 if self.program.structure.dtype == "f64" else np.float32
         index = kernel.bias_channels
         bias, rest = (np.where(index < 0, 0.0, values[index]).astype(compute) for values in (self._bias, self._rest))
-        arrays = self._packed[kernel] = (packed, bias, rest)
+        arrays = self._packed.setdefault(kernel, (packed, bias, rest))
         self._constants[kernel] = (*map(buffers.address, arrays), self._slope_bits)
 
     def own(self) -> None:
