@@ -58,24 +58,26 @@ class AcrossFamily:
     dtype: str
     isa_name: str
     activation: str
+    heights: tuple[int, ...]  # of its tiles: a layer needs one or two, and each costs a tenth of the compilation
 
     @classmethod
     def of(cls, plan: AcrossPlan, activation: str) -> AcrossFamily:
-        return cls(plan.direct.structure.dtype, plan.direct.isa.name, activation)
+        heights = {panel[Panel.COLUMNS] for panel in plan.panels}
+        return cls(plan.direct.structure.dtype, plan.direct.isa.name, activation, tuple(sorted(heights)))
 
     @property
     def key(self) -> str:
-        return f"across {self.dtype} {self.activation}"
+        return f"across {self.dtype} {self.activation} {'+'.join(map(str, self.heights))}"
 
     def build(self, numbers: Numbers) -> str:
         """The LLVM IR of the family."""
         module = ir.Module(name=self.key)
         module.triple = numbers.isa.triple
-        heights = row_counts(numbers.isa)
-        for rows in heights:
-            _Line(module, numbers, self.activation, rows, weaves=rows == max(heights)).emit()
-        _tables(module, numbers.isa, heights)
-        _Driver(module, numbers, heights).emit()
+        for rows in self.heights:
+            weaves = rows == max(row_counts(numbers.isa))
+            _Line(module, numbers, self.activation, rows, weaves=weaves).emit()
+        _tables(module, numbers.isa, self.heights)
+        _Driver(module, numbers, self.heights).emit()
         return str(module)
 
 
@@ -273,7 +275,7 @@ class _Driver(Box):
         longest = max(vector_count(self.numbers.isa, height) for height in self.heights)
         widest = e.select(alone, Ptr(e, e.module.globals["widths"], I64).int(rows), longest)
         # Two phases are woven in registers, by the tallest tile. Flat rows must be one run in the result too.
-        both = e.b.and_(e.b.and_(rows.equals(max(self.heights)), alone), step.equals(2))
+        both = e.b.and_(e.b.and_(rows.equals(max(row_counts(self.numbers.isa))), alone), step.equals(2))
         both = e.b.and_(both, e.b.not_(self.flat))
         one = e.b.or_(e.b.not_(self.flat), self._one_run())
         one = e.b.and_(one, step.equals(1))
