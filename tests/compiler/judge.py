@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -62,7 +63,8 @@ def run(case: Case, data: Array, filter: Array, bias: Array | None, result: Arra
     """The generated code's result, in an array that started as NaN."""
     problem = case.problem
     if result is None:
-        result = np.full(problem.result_shape, np.nan, DTYPES[problem.dtype])
+        result = allocated(problem.result_shape, problem.dtype, on_a_line=case.seed % 4 != 1)
+        result[...] = np.nan
     with _split_small_work(case.l2_bytes > 0):
         packed(case, filter, bias).run(problem, data, result, case.threads)
     return result
@@ -83,7 +85,17 @@ def _preferred(case: Case) -> Any:
 
 
 def machine(case: Case) -> Machine:
-    return replace(host(), l2_bytes=case.l2_bytes) if case.l2_bytes else host()
+    """The machine the plan is told: every second one has so small a cache that any result is streamed past it."""
+    last_bytes = 0 if case.seed % 2 else host().last_bytes
+    return replace(host(), l2_bytes=case.l2_bytes or host().l2_bytes, last_bytes=last_bytes)
+
+
+def allocated(shape: tuple[int, ...], dtype: str, *, on_a_line: bool) -> Array:
+    """An array that starts on a cache line, as large ones do, or right behind the start of one."""
+    kind = np.dtype(DTYPES[dtype])
+    room = np.empty(prod(shape) * kind.itemsize + 128, np.uint8)
+    first = -room.ctypes.data % 64 + (0 if on_a_line else kind.itemsize)
+    return room[first : first + prod(shape) * kind.itemsize].view(kind).reshape(shape)
 
 
 @contextmanager

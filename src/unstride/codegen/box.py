@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from unstride.codegen.emit import I8, I64, PTR, Emitter, Int, Ptr
-from unstride.codegen.numbers import Numbers
+from unstride.codegen.emit import I8, I64, PTR, VOID, Emitter, Int, Ptr, size_of
+from unstride.codegen.numbers import LINE_BYTES, Numbers
 from unstride.codegen.strips import emit_copy, emit_transpose, emit_zero
 from unstride.plan.job import Job, Outer, Panel
 
@@ -40,6 +40,22 @@ class Box:
         self.planes_alive = self.scratch_at(Job.OFFSET_TAPS, I64)
         self.plane_offsets = self.planes_alive + self.get(Job.PLANE_COUNT)
         self.taps = self.plane_offsets + self.get(Job.PLANE_COUNT)
+
+    def done(self) -> None:
+        """The end of a task: what was streamed becomes visible before the task counts as done."""
+        e = self.e
+        if self.numbers.isa.streams:
+            with e.when(self.get(Job.STREAM).differs(0)):
+                e.intrinsic("llvm.x86.sse.sfence", VOID, ())
+        e.ret()
+
+    def streamed(self, first: Int, *distances: Int) -> Int:
+        """1 if the result is to be streamed, and what lies at these distances from this address starts on a line."""
+        e, size, bits = self.e, size_of(self.numbers.stored), first
+        for distance in distances:
+            bits = bits | distance * size
+        aligned = (bits & (LINE_BYTES - 1)).equals(0)
+        return e.select(e.b.and_(aligned, self.get(Job.STREAM).differs(0)), 1, 0)
 
     def get(self, field: Job) -> Int:
         return self.job.int(field)
@@ -148,7 +164,7 @@ class Box:
         e, channels = self.e, self.get(Job.CHANNELS)
         if self.channel_major:
             stride = self.get(Job.SOURCE_C_STRIDE)
-            e.call(self.gather, target, self.pixel_pitch, source, stride, channels, count)
+            e.call(self.gather, target, self.pixel_pitch, source, stride, channels, count, e.int(0))
             return
         with e.either(self.pixel_pitch.equals(channels)) as (then, otherwise):
             with then:
@@ -213,7 +229,7 @@ class Box:
     def _flush_line(self, target: Ptr, c_stride: Int, source: Ptr, pitch: Int, pixels: Int, width: Int) -> None:
         e = self.e
         if self.channel_major:
-            e.call(self.scatter, target, c_stride, source, pitch, pixels, width)
+            e.call(self.scatter, target, c_stride, source, pitch, pixels, width, self.get(Job.STREAM))
             return
         for pixel in e.range(pixels):
             e.call(self.narrow, target + pixel * self.get(Job.RESULT_X_STRIDE), source + pixel * pitch, width)

@@ -93,7 +93,7 @@ class DirectDriver(Box):
             self.tile_args.store(TileArgs.SLOPE_BITS, self.get(Job.SLOPE_BITS))
             for panel in self.panels():
                 self.panel(panel)
-        e.ret()
+        self.done()
 
     def reach_source(self) -> None:
         """Fill the strip, unless the box can be read where it lies: pixel-major, of computed type, without padding.
@@ -141,6 +141,9 @@ class DirectDriver(Box):
             x_range = self.sizes + self.get(Job.X_RANGES) + panel.int(Panel.X_RANGE) * (X_RANGES * len(XRange))
             rows = (e.max(v_range.int(VRange.LOW), self.v0), e.min(v_range.int(VRange.HIGH), self.v1))
             place = self.place(panel, v_range.int(VRange.PHASE), offset)
+            if not self.through_strip:
+                to = place.result
+                self.tile_args.store(TileArgs.STREAM, self.streamed(to.at(*to.origin), to.by_image, to.by_v, to.by_x))
             for index in e.range(1 if self.channel_major else X_RANGES):
                 self._region(panel, place, rows, x_range + index * len(XRange), index)
             if self.channel_major:

@@ -92,6 +92,9 @@ class Int:
     def __and__(self, other: Int | int) -> Int:
         return self._binary("and_", other, ())
 
+    def __or__(self, other: Int | int) -> Int:
+        return self._binary("or_", other, ())
+
     def compare(self, operator: str, other: Int | int) -> Any:
         return self.e.b.icmp_signed(operator, self.value, self.e.raw(other))
 
@@ -141,6 +144,11 @@ class Ptr:
     def store(self, offset: IntLike, value: Any) -> None:
         raw = value.value if isinstance(value, Int | Ptr) else value
         self.e.b.store(raw, (self + offset).value, align=size_of(self.element))
+
+    def stream(self, offset: IntLike, value: Any) -> None:
+        """Store a vector past the caches; its address must be a multiple of its size."""
+        size = size_of(self.element) * value.type.count
+        self.e.b.store(value, (self + offset).value, align=size, stream=True)
 
 
 class Var:

@@ -434,8 +434,10 @@ class IRBuilder:
         aligned = f", align {align}" if align else ""
         return self._value(typ, f"load {typ.text}, ptr {pointer.ref}{aligned}")
 
-    def store(self, value: Any, pointer: Any, align: int = 0) -> None:
+    def store(self, value: Any, pointer: Any, align: int = 0, *, stream: bool = False) -> None:
         aligned = f", align {align}" if align else ""
+        if stream:
+            aligned += ", !nontemporal !{i32 1}"
         self.block.lines.append(f"store {value.type.text} {value.ref}, ptr {pointer.ref}{aligned}")
 
     def gep(self, pointer: Any, indices: Sequence[Any], *, source_etype: Any) -> Any:

@@ -13,7 +13,9 @@ from unstride.codegen import ir
 from unstride.codegen.emit import F16, F32, F64, I16, I32, Emitter, Int, Ptr, vector
 from unstride.plan.machine import ISA
 
-__all__ = ["Numbers", "constant"]
+__all__ = ["LINE_BYTES", "Numbers", "constant"]
+
+LINE_BYTES = 64  # of a cache line
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,11 @@ class Numbers:
     @property
     def lanes(self) -> int:
         return self.isa.lanes(8 if self.dtype == "f64" else 4)
+
+    def streams(self, vectors: int) -> bool:
+        """Whether stores of so many neighbouring vectors may go past the caches: only whole lines should."""
+        whole_lines = vectors * self.isa.vector_bytes % LINE_BYTES == 0
+        return self.isa.streams and self.stored is self.computed and whole_lines
 
     def load(self, source: Ptr, offset: Int | int, lanes: int = 0) -> Any:
         """A stored value, widened."""

@@ -33,9 +33,10 @@ class TileArgs(IntEnum):
     LOW = 5  # the columns to store are [LOW, HIGH)
     HIGH = 6
     SLOPE_BITS = 7
-    SOURCES = 8
-    RESULTS = 8 + MOST_ROWS
-    COUNT = 8 + 2 * MOST_ROWS
+    STREAM = 8  # 1 if rows lie on whole lines that shall go past the caches
+    SOURCES = 9
+    RESULTS = SOURCES + MOST_ROWS
+    COUNT = RESULTS + MOST_ROWS
 
 
 @dataclass(frozen=True)
@@ -195,12 +196,29 @@ class _Tile:
             return
         with e.either(whole) as (then, otherwise):
             with then:
-                for m in range(self.rows):
-                    target = self._result(m)
-                    for v in range(self.vectors):
-                        self._store(target, v, self._epilogue(self.acc[m * self.vectors + v], bias[v]))
+                self._store_whole_rows(bias)
             with otherwise:
                 self._store_rows_in_a_loop(bias, low, high)
+
+    def _store_whole_rows(self, bias: list[Any]) -> None:
+        e, nv = self.e, self.vectors
+        values = [self._epilogue(value, bias[i % nv]) for i, value in enumerate(self.acc)]
+        targets = [self._result(m) for m in range(self.rows)]
+
+        def store() -> None:
+            for i, value in enumerate(values):
+                self._store(targets[i // nv], i % nv, value)
+
+        tallest = self.rows == max(self.kind.rows(nv))  # lower ones are rare
+        if self.kind.stores_computed or not tallest or not self.numbers.streams(nv):
+            store()
+            return
+        with e.either(self.args.int(TileArgs.STREAM).differs(0)) as (then, otherwise):
+            with then:
+                for i, value in enumerate(values):
+                    targets[i // nv].stream(i % nv * self.lanes, value)
+            with otherwise:
+                store()
 
     def _store_rows_in_a_loop(self, bias: list[Any], low: Int, high: Int) -> None:
         e = self.e

@@ -86,7 +86,7 @@ class _Driver(Box):
                 self.tile_args.store(TileArgs.SOURCES + 1, self.tile_pitch * size)
                 for panel in self.panels():
                     self._panel(panel)
-        e.ret()
+        self.done()
 
     def geometry(self) -> None:
         """Like a direct box, but its strip covers whole tiles."""
@@ -297,6 +297,7 @@ class _Driver(Box):
             columns=panel.int(Panel.COLUMNS),
             slope=self._slope(),
             targets=self.scratch_at(Job.OFFSET_TARGETS, I64),
+            stream=self._streamed(panel, offset, v_range.int(VRange.PHASE)),
         )
         phase = v_range.int(VRange.PHASE)
         for image in e.range(self.images):
@@ -363,12 +364,35 @@ class _Driver(Box):
             inside = e.b.and_(inside, test)
         with e.either(inside) as (then, otherwise):
             with then:
-                for i, line in enumerate(outputs):
-                    row = target + (back.steps[0] * i + column)
-                    for j, value in enumerate(line):
-                        self._put(row + back.steps[1] * j, value)
+                self._put_all(outputs, target + column, back)
             with otherwise:
                 self._put_what_fits(outputs, target, column, at, back)
+
+    def _put_all(self, outputs: list[list[Any]], target: Ptr, back: _Back) -> None:
+        e = self.e
+        rows = [target + back.steps[0] * i for i in range(self.v.outputs)]
+        places = [row + back.steps[1] * j for row in rows for j in range(self.x.outputs)]
+        values = [value for line in outputs for value in line]
+
+        def keep() -> None:
+            for place, value in zip(places, values, strict=True):
+                self._put(place, value)
+
+        if self.channel_major or not self.numbers.streams(1):
+            keep()
+            return
+        with e.either(back.stream.differs(0)) as (then, otherwise):
+            with then:
+                for place, value in zip(places, values, strict=True):
+                    place.stream(0, value)
+            with otherwise:
+                keep()
+
+    def _streamed(self, panel: Ptr, offset: Int, phase: Int) -> Int:
+        if self.channel_major:
+            return self.e.int(0)
+        first = self._target(panel, offset, self.e.int(0), (self.v0, self.x0), phase)
+        return self.streamed(_address(first), *self._steps(panel), self.get(Job.RESULT_N_STRIDE))
 
     def _put_what_fits(
         self, outputs: list[list[Any]], target: Ptr, column: Int, at: tuple[Int, Int], back: _Back
@@ -410,6 +434,7 @@ class _Back:
     columns: Int
     slope: Any
     targets: Ptr  # address of each tile's first output
+    stream: Int  # 1 if outputs are whole lines that go past the caches
 
 
 def emit_winograd_pack(module: Any, numbers: Numbers, v: Transform, x: Transform) -> None:

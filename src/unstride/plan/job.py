@@ -93,6 +93,7 @@ class Job(_Field):
     RESULT_V_STRIDE = auto()
     RESULT_X_STRIDE = auto()
     RESULT_C_STRIDE = auto()
+    STREAM = auto()  # 1 if whole lines of the result go past the caches, which could not keep it
     # scratch of one slot
     OFFSET_STRIP = auto()
     OFFSET_OUT = auto()

@@ -433,6 +433,10 @@ class LaunchBuilder:
             Job.IN_PLACE: int(self.plan.reduce_channels * self.problem.groups * self.compute_bytes % 4096 != 0),
         }
 
+    @property
+    def result_bytes(self) -> int:
+        return prod(self.problem.result_shape) * DTYPE_BYTES[self.problem.dtype]
+
     def _result_fields(self) -> dict[Job, int]:
         n, c, *_, v, x = _strides(self.problem, self.problem.result_shape)
         return {
@@ -448,6 +452,7 @@ class LaunchBuilder:
             Job.RESULT_C_STRIDE: c,
             Job.RESULT_V_STRIDE: v,
             Job.RESULT_X_STRIDE: x,
+            Job.STREAM: int(self.plan.isa.streams and self.result_bytes >= self.machine.last_bytes),
         }
 
 

@@ -20,6 +20,11 @@ class ISA:
     masked: bool  # lane masks cost nothing
     half_conversion: bool  # f16 <-> f32 in hardware
 
+    @property
+    def streams(self) -> bool:
+        """Whether stores past the caches are worth their while: x86 reads every line it is about to overwrite."""
+        return self.name in ("avx2", "avx512")
+
     def lanes(self, itemsize: int) -> int:
         return self.vector_bytes // itemsize
 
@@ -39,3 +44,4 @@ class Machine:
     cores: int
     l1_bytes: int = 32 * 1024
     l2_bytes: int = 512 * 1024
+    last_bytes: int = 32 * 2**20  # of a shared cache: a larger result will not be found there again

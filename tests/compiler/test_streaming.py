@@ -1,0 +1,78 @@
+"""Results larger than the caches are stored past them: whole lines only, and not one element more."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.compiler.judge import allocated
+from unstride.codegen.family import family_of
+from unstride.codegen.numbers import Numbers
+from unstride.plan.choose import Plans
+from unstride.plan.job import Job
+from unstride.plan.machine import ISAS, Machine
+from unstride.problem import Problem
+from unstride.reference import DTYPES, reference
+from unstride.runtime import engine
+from unstride.runtime.machine import host
+from unstride.runtime.program import pack
+
+# Rows and channels that fill lines, with borders, tails and holes that do not.
+LINES = [
+    "scatter f32 NXC GIOX n2 g1 i5 o48 x9x7 k1x1 s1x1 d1x1 b0x0 y9x7",
+    "scatter f32 NXC GIOX n1 g1 i7 o32 x9x21 k2x2 s2x2 d1x1 b0x0 y18x42",
+    "scatter f32 NXC GIOX n1 g1 i7 o32 x9x21 k3x3 s2x2 d1x1 b1x1 y17x41",
+    "scatter f32 NXC GIOX n1 g64 i1 o1 x5x6x7 k3x3x3 s2x2x2 d1x1x1 b1x1x1 y9x11x13",
+    "scatter f32 NXC GIOX n2 g1 i32 o64 x12x13 k4x4 s2x2 d1x1 b1x1 y24x26",
+    "scatter f64 NXC GIOX n1 g1 i32 o32 x12x12 k3x3 s1x1 d1x1 b1x1 y12x12",
+    "scatter f32 NXC GIOX n1 g1 i3 o20 x9x21 k2x2 s2x2 d1x1 b0x0 y18x42",
+    "scatter f32 NCX GIOX n2 g1 i9 o30 x8x10 k1x1 s1x1 d1x1 b0x0 y8x10",
+    "scatter f32 NCX GIOX n2 g1 i5 o12 x3x72 k2x2 s2x2 d1x1 b0x0 y6x144",
+    "scatter f32 NCX GIOX n1 g1 i5 o3 x4x70 k4x4 s2x2 d1x1 b1x1 y8x140",
+    "scatter f32 NCX GIOX n1 g1 i20 o70 x9x40 k3x3 s2x2 d1x1 b1x1 y18x80",
+    "scatter f32 NCX GIOX n1 g1 i64 o64 x20x24 k4x4 s2x2 d1x1 b1x1 y40x48",
+    "scatter bf16 NXC GIOX n1 g1 i7 o64 x9x21 k2x2 s2x2 d1x1 b0x0 y18x42",
+    "gather f32 NXC GIOX n1 g1 i64 o16 x9x11 k4x4 s2x2 d1x1 b1x1 y18x22",
+    "gather f32 NCX GIOX n1 g1 i16 o8 x9x32 k3x3 s1x1 d1x1 b1x1 y9x32",
+]
+
+
+@pytest.mark.parametrize("isa", ["avx2", "avx512"])
+@pytest.mark.parametrize("line", LINES)
+def test_streamed_results_are_exact(line: str, isa: str) -> None:
+    if host().isa.name not in ("avx512", isa):
+        pytest.skip(f"this processor is {host().isa.name}")
+    problem, machine = Problem.parse(line), Machine(ISAS[isa], 2, last_bytes=0)
+    draw, dtype = np.random.default_rng(0), DTYPES[problem.dtype]
+    data = draw.integers(-2, 3, problem.data_shape).astype(dtype)
+    filter = draw.integers(-1, 2, problem.filter_shape).astype(dtype)
+    expected = reference(problem, data, filter).astype(dtype)
+    weights = pack(problem.structure, machine, filter, None)
+    for kind in Plans(problem.structure, machine.isa, "standard").prices(problem, machine):
+        for on_a_line in (True, False):
+            step = weights.program.step_of(kind, problem, 2)
+            assert step.launch.fields[Job.STREAM] == 1
+            result = allocated(problem.result_shape, problem.dtype, on_a_line=on_a_line)
+            result[...] = np.nan
+            weights.launch(step, data, result)
+            np.testing.assert_array_equal(result.astype(float), expected.astype(float), err_msg=f"{kind} {on_a_line}")
+
+
+def test_only_results_that_no_cache_keeps_are_streamed() -> None:
+    small = Problem.parse(LINES[0])
+    for problem, streamed in ((small, 0), (replace(small, batch=3000), 1)):
+        launches = Plans(problem.structure, ISAS["avx512"], "standard").launches(
+            "direct", problem, Machine(ISAS["avx512"], 2), 2
+        )
+        assert [launch.fields[Job.STREAM] for launch in launches] == [streamed]
+        assert (np.prod(problem.result_shape) * 4 >= Machine(ISAS["avx512"], 2).last_bytes) == bool(streamed)
+
+
+@pytest.mark.parametrize(("isa", "streams"), [("avx512", True), ("avx2", True), ("sse2", False), ("neon", False)])
+def test_the_code_has_such_stores_where_they_pay(isa: str, streams: bool) -> None:
+    plan = Plans(Problem.parse(LINES[0]).structure, ISAS[isa], "strict").direct
+    text = engine.assembly(family_of(plan, "none").build(Numbers("f32", ISAS[isa])), ISAS[isa])
+    assert ("vmovntps" in text) == ("sfence" in text) == streams
+    assert "stnp" not in text
