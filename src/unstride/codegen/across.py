@@ -18,8 +18,8 @@ from unstride.codegen import ir
 from unstride.codegen.activation import activate, slope_vector
 from unstride.codegen.box import Box
 from unstride.codegen.direct import Callee
-from unstride.codegen.emit import I32, I64, PTR, Emitter, Int, Ptr, size_of, vector
-from unstride.codegen.numbers import LINE_BYTES, Numbers, constant
+from unstride.codegen.emit import I32, I64, PTR, Emitter, Int, Ptr, vector
+from unstride.codegen.numbers import Numbers, constant
 from unstride.codegen.strips import emit_narrow, in_vectors, transpose_block
 from unstride.plan.across import AcrossPlan, row_counts, vector_count
 from unstride.plan.job import Job, Panel, VRange
@@ -48,8 +48,7 @@ class LineArgs(IntEnum):
     SLOPE_BITS = 10
     IN_PLACE = 11  # 1 if lines go straight to the result: not one element more may be written
     WEAVE = 12  # 1 if the second half of the rows is the other phase of the first, to be woven in
-    STREAM = 13  # 1 if lines start on a line of the cache and shall go past it
-    SIZE = 14
+    SIZE = 13
 
 
 @dataclass(frozen=True)
@@ -165,25 +164,10 @@ class _Line:
         return [half for pair in zip(first, second, strict=True) for half in _interleaved(self.e, *pair)]
 
     def _store(self, lines: list[list[Any]], x: Int) -> None:
-        e, vectors = self.e, len(lines[0])
-        targets = [self.result + (self.args.int(LineArgs.RESULT_PITCH) * m + x) for m in range(len(lines))]
-        pairs = [(target, v, line[v]) for target, line in zip(targets, lines, strict=True) for v in range(vectors)]
-
-        def keep() -> None:
-            for target, v, value in pairs:
+        for m, line in enumerate(lines):
+            target = self.result + (self.args.int(LineArgs.RESULT_PITCH) * m + x)
+            for v, value in enumerate(line):
                 target.store(v * self.lanes, value)
-
-        widest = vectors >= vector_count(self.numbers.isa, self.rows)
-        if not widest or not self.numbers.streams(vectors):
-            keep()
-            return
-        in_step = (x * size_of(self.numbers.computed) & (LINE_BYTES - 1)).equals(0)
-        with e.either(e.b.and_(in_step, self.args.int(LineArgs.STREAM).differs(0))) as (then, otherwise):
-            with then:
-                for target, v, value in pairs:
-                    target.stream(v * self.lanes, value)
-            with otherwise:
-                keep()
 
     def _slope(self) -> Any:
         if self.activation != "leaky_relu":
@@ -210,7 +194,7 @@ class _Driver(Box):
             self.filled = e.var(-1)  # the first source channel of the group in the strip
             for panel in self.panels():
                 self._panel(panel, self.n0 + image)
-        self.done()
+        e.ret()
 
     def geometry(self) -> None:
         """The strip is [channel][plane][row][x]; results wait in lines [row of the tile][v][x]."""
@@ -349,9 +333,7 @@ class _Driver(Box):
             source = self.strip + (v - self.v0) * self.get(Job.SOURCE_V_STEP) * self.row_pitch
             line = result + (v - self.v0) * by_row
             self.line_args.store(LineArgs.SOURCE, e.b.ptrtoint(source.value, I64))
-            address = Int(e, e.b.ptrtoint(line.value, I64))
-            self.line_args.store(LineArgs.RESULT, address)
-            self.line_args.store(LineArgs.STREAM, e.select(in_place, self.streamed(address, pitch), 0))
+            self.line_args.store(LineArgs.RESULT, e.b.ptrtoint(line.value, I64))
             e.b.call(Callee(function), [self.line_args.value])
 
     def _flush(self, panel: Ptr, place: Int, v_ranges: Ptr, hull: tuple[Int, Int]) -> None:

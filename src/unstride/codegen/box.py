@@ -164,7 +164,7 @@ class Box:
         e, channels = self.e, self.get(Job.CHANNELS)
         if self.channel_major:
             stride = self.get(Job.SOURCE_C_STRIDE)
-            e.call(self.gather, target, self.pixel_pitch, source, stride, channels, count, e.int(0))
+            e.call(self.gather, target, self.pixel_pitch, source, stride, channels, count)
             return
         with e.either(self.pixel_pitch.equals(channels)) as (then, otherwise):
             with then:
@@ -229,7 +229,7 @@ class Box:
     def _flush_line(self, target: Ptr, c_stride: Int, source: Ptr, pitch: Int, pixels: Int, width: Int) -> None:
         e = self.e
         if self.channel_major:
-            e.call(self.scatter, target, c_stride, source, pitch, pixels, width, self.get(Job.STREAM))
+            e.call(self.scatter, target, c_stride, source, pitch, pixels, width)
             return
         for pixel in e.range(pixels):
             e.call(self.narrow, target + pixel * self.get(Job.RESULT_X_STRIDE), source + pixel * pitch, width)

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from unstride.codegen import ir
-from unstride.codegen.emit import I32, I64, PTR, Emitter, Int, Ptr, size_of
-from unstride.codegen.numbers import LINE_BYTES, Numbers, constant
+from unstride.codegen.emit import I32, I64, PTR, Emitter, Int, Ptr
+from unstride.codegen.numbers import Numbers, constant
 
 __all__ = ["emit_copy", "emit_narrow", "emit_transpose", "emit_zero", "in_vectors", "transpose_block"]
 
@@ -64,19 +64,15 @@ def emit_narrow(module: Any, numbers: Numbers) -> Any:
 
 
 def emit_transpose(module: Any, name: str, numbers: Numbers, *, widen: bool) -> Any:
-    """name(target, target_pitch, source, source_pitch, rows, columns, stream): target[c, r] = source[r, c].
+    """name(target, target_pitch, source, source_pitch, rows, columns): target[c, r] = source[r, c].
 
-    `widen` says the direction: stored to computed, or computed to stored. `stream` is 1 if whole lines of the target
-    may go past the caches.
+    `widen` says the direction: stored to computed, or computed to stored.
     """
-    e = Emitter(module, name, [PTR, I64, PTR, I64, I64, I64, I64], internal=True)
+    e = Emitter(module, name, [PTR, I64, PTR, I64, I64, I64], internal=True)
     stored, computed = numbers.stored, numbers.computed
     target = e.arg_ptr(0, computed if widen else stored, noalias=True)
     source = e.arg_ptr(2, stored if widen else computed, noalias=True)
-    target_pitch, source_pitch, rows, columns, stream = (e.arg_int(i) for i in (1, 3, 4, 5, 6))
-    address = Int(e, e.b.ptrtoint(target.value, I64))
-    on_lines = ((address | target_pitch * size_of(target.element)) & (LINE_BYTES - 1)).equals(0)
-    streams = e.b.and_(on_lines, stream.differs(0))
+    target_pitch, source_pitch, rows, columns = (e.arg_int(i) for i in (1, 3, 4, 5))
 
     def load(at: Ptr, lanes: int) -> Any:
         return numbers.load(at, 0, lanes) if widen else at.load(0, lanes)
@@ -86,21 +82,6 @@ def emit_transpose(module: Any, name: str, numbers: Numbers, *, widen: bool) -> 
             at.store(0, value)
         else:
             numbers.store(at, 0, value)
-
-    def store_block(lines: list[Any], places: list[Ptr], in_step: Any) -> None:
-        def keep() -> None:
-            for place, line in zip(places, lines, strict=True):
-                store(place, line)
-
-        if len(lines) < numbers.lanes or not numbers.streams(1):
-            keep()
-            return
-        with e.either(e.b.and_(streams, in_step)) as (then, otherwise):
-            with then:
-                for place, line in zip(places, lines, strict=True):
-                    place.stream(0, line)
-            with otherwise:
-                keep()
 
     def block(size: int) -> None:
         """Blocks of size x size; the last one is moved back to end with the array."""
@@ -113,8 +94,9 @@ def emit_transpose(module: Any, name: str, numbers: Numbers, *, widen: bool) -> 
                 for _ in range(size):
                     lines.append(load(at, size))
                     at = at + source_pitch
-                places = [to + target_pitch * i for i in range(size)]
-                store_block(transpose_block(e, lines), places, row.equals(r))
+                for line in transpose_block(e, lines):
+                    store(to, line)
+                    to = to + target_pitch
 
     def fits(size: int) -> Any:
         return e.b.and_(rows >= size, columns >= size)

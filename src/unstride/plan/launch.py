@@ -434,8 +434,11 @@ class LaunchBuilder:
         }
 
     @property
-    def result_bytes(self) -> int:
-        return prod(self.problem.result_shape) * DTYPE_BYTES[self.problem.dtype]
+    def _streams(self) -> bool:
+        """Whether the result goes past the caches. In channel-major memory that gains nothing, or loses."""
+        size = prod(self.problem.result_shape) * DTYPE_BYTES[self.problem.dtype]
+        large = size >= self.machine.last_bytes
+        return large and self.plan.isa.streams and self.problem.data_layout == "NXC"
 
     def _result_fields(self) -> dict[Job, int]:
         n, c, *_, v, x = _strides(self.problem, self.problem.result_shape)
@@ -452,7 +455,7 @@ class LaunchBuilder:
             Job.RESULT_C_STRIDE: c,
             Job.RESULT_V_STRIDE: v,
             Job.RESULT_X_STRIDE: x,
-            Job.STREAM: int(self.plan.isa.streams and self.result_bytes >= self.machine.last_bytes),
+            Job.STREAM: int(self._streams),
         }
 
 
