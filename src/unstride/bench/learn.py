@@ -21,6 +21,7 @@ import numpy as np
 from unstride.bench.layers import as_variant, unseen
 from unstride.plan.choose import KINDS
 from unstride.problem import Problem
+from unstride.runtime.buffers import allocated
 from unstride.runtime.machine import host
 from unstride.runtime.pool import current_threads
 from unstride.runtime.program import pack
@@ -68,7 +69,7 @@ def _timed(problem: Problem) -> tuple[dict[str, float], dict[str, float], str]:
     """Prices and least seconds of every kind of kernel, and the planner's choice."""
     machine, threads, draw = host(), current_threads(), np.random.default_rng(0)
     data, filter = (draw.standard_normal(shape, np.float32) for shape in (problem.data_shape, problem.filter_shape))
-    result = np.empty(problem.result_shape, np.float32)
+    result = allocated(problem.result_shape, problem.dtype)
     weights = pack(problem.structure, machine, filter, None)
     program = weights.program
     prices = program.plans.prices(problem, machine)

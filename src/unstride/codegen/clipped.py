@@ -27,7 +27,7 @@ class ClippedDriver(DirectDriver):
     def reach_source(self) -> None:
         """The strip holds only what exists, or nothing at all where the source can be read in place."""
         e = self.e
-        first_v, first_x = self.source_v, self.source_x
+        first_v, first_x = self.first_v, self.first_x = self.source_v, self.source_x
         self.source_v, self.source_x = e.max(first_v, 0), e.max(first_x, 0)
         self.rows = e.max(e.min(first_v + self.rows, self.get(Job.SOURCE_V_SIZE)) - self.source_v, 0)
         self.columns = e.max(e.min(first_x + self.columns, self.get(Job.SOURCE_X_SIZE)) - self.source_x, 0)

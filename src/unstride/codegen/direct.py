@@ -10,7 +10,7 @@ One emitted module serves every layer of a (dtype, layout, activation, kind, ISA
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from unstride.codegen import ir
@@ -21,7 +21,7 @@ from unstride.codegen.tile import TileArgs, TileFamily, TileKind
 from unstride.plan.direct import DirectPlan
 from unstride.plan.job import X_RANGES, Job, Panel, VRange, XRange
 
-__all__ = ["Callee", "DirectDriver", "DirectFamily", "call_tile", "tile_height"]
+__all__ = ["Affine", "Callee", "DirectDriver", "DirectFamily", "Place", "call_tile", "tile_height"]
 
 
 @dataclass(frozen=True)
@@ -36,18 +36,19 @@ class DirectFamily:
     rows: int
     vectors: int
     clipped: bool = False
+    overlapping: bool = False
 
     @classmethod
     def of(cls, plan: DirectPlan, activation: str) -> DirectFamily:
         dtype, layout = plan.structure.dtype, plan.structure.data_layout
         kind = (dtype, plan.isa.name, layout == "NCX", plan.depthwise, activation)
-        return cls(*kind, plan.tile.rows, plan.tile.vectors, plan.clipped)
+        return cls(*kind, plan.tile.rows, plan.tile.vectors, plan.clipped, plan.overlapping)
 
     @property
     def key(self) -> str:
         layout = "ncx" if self.channel_major else "nxc"
         kind = "depthwise" if self.depthwise else "direct"
-        clipped = " clipped" if self.clipped else ""
+        clipped = " overlapping" if self.overlapping else " clipped" if self.clipped else ""
         return f"{kind} {self.dtype} {layout} {self.activation} {self.rows}x{self.vectors}{clipped}"
 
     @property
@@ -59,7 +60,8 @@ class DirectFamily:
         module = ir.Module(name=self.key)
         module.triple = numbers.isa.triple
         to_strip = self.channel_major or self.clipped
-        kind = TileKind(self.depthwise, self.activation, to_strip, self.rows, self.vectors, accumulates=self.clipped)
+        kind = TileKind(self.depthwise, self.activation, to_strip, self.rows, self.vectors)
+        kind = replace(kind, bare=self.clipped, accumulates=self.clipped and not self.overlapping)
         TileFamily(module, numbers, kind).emit()
         _driver_of(self)(module, numbers, self).emit()
         return str(module)
@@ -68,9 +70,10 @@ class DirectFamily:
 def _driver_of(family: DirectFamily) -> type[DirectDriver]:
     if not family.clipped:
         return DirectDriver
-    from unstride.codegen.clipped import ClippedDriver  # which is built on this file
+    from unstride.codegen.clipped import ClippedDriver  # which are built on this file
+    from unstride.codegen.overlap import OverlapDriver
 
-    return ClippedDriver
+    return OverlapDriver if family.overlapping else ClippedDriver
 
 
 class DirectDriver(Box):
@@ -182,9 +185,9 @@ class DirectDriver(Box):
                         count.set(count.get() + 1)
         return count.get()
 
-    def place(self, panel: Ptr, phase: Int, offset: Int) -> _Place:
+    def place(self, panel: Ptr, phase: Int, offset: Int) -> Place:
         """Where results go, as an affine function of (image, v, x); source addresses are affine in the same way."""
-        source = _Affine(
+        source = Affine(
             self.strip,
             self.image_pitch,
             self.get(Job.SOURCE_V_STEP) * self.row_pitch,
@@ -194,14 +197,14 @@ class DirectDriver(Box):
         if self.through_strip:
             width = panel.int(Panel.GROUP_WIDTH)
             row = self.out_columns * width
-            result = _Affine(
+            result = Affine(
                 self.out + (phase * row + panel.int(Panel.COLUMN)),
                 self.out_rows * row,
                 self.get(Job.RESULT_V_STEP) * row,
                 self.get(Job.RESULT_X_STEP) * width,
                 (self.v0, self.x0),
             )
-            return _Place(source, result)
+            return Place(source, result)
         v_stride, x_stride = self.get(Job.RESULT_V_STRIDE), self.get(Job.RESULT_X_STRIDE)
         first = (
             self.n0 * self.get(Job.RESULT_N_STRIDE)
@@ -211,16 +214,16 @@ class DirectDriver(Box):
             + panel.int(Panel.COLUMN)
         )
         base = self.e.ptr(self.get(Job.RESULT), self.numbers.stored) + first
-        result = _Affine(
+        result = Affine(
             base,
             self.get(Job.RESULT_N_STRIDE),
             self.get(Job.RESULT_V_STEP) * v_stride,
             self.get(Job.RESULT_X_STEP) * x_stride,
             (self.e.int(0), self.e.int(0)),
         )
-        return _Place(source, result)
+        return Place(source, result)
 
-    def _region(self, panel: Ptr, place: _Place, rows: tuple[Int, Int], x_range: Ptr, index: Int) -> None:
+    def _region(self, panel: Ptr, place: Place, rows: tuple[Int, Int], x_range: Ptr, index: Int) -> None:
         """Run the tiles of a box of positions; at an edge only a window of the columns is stored."""
         e = self.e
         v_first, x_first = rows[0], e.max(x_range.int(XRange.FIRST), self.x0)
@@ -233,7 +236,7 @@ class DirectDriver(Box):
             self.tile_args.store(TileArgs.HIGH, high)
             self.run_tiles(panel, place, (v_first, rows[1]), (x_first, x_first + length))
 
-    def run_tiles(self, panel: Ptr, place: _Place, rows: tuple[Int, Int], columns: tuple[Int, Int]) -> None:
+    def run_tiles(self, panel: Ptr, place: Place, rows: tuple[Int, Int], columns: tuple[Int, Int]) -> None:
         """Run the tiles of a box of positions, which may be empty."""
         e = self.e
         height, length = rows[1] - rows[0], columns[1] - columns[0]
@@ -265,7 +268,7 @@ class DirectDriver(Box):
 
 
 @dataclass(frozen=True)
-class _Affine:
+class Affine:
     """base + image*by_image + (v - v0)*by_v + (x - x0)*by_x, in elements."""
 
     base: Ptr
@@ -281,16 +284,16 @@ class _Affine:
 
 
 @dataclass(frozen=True)
-class _Place:
-    source: _Affine
-    result: _Affine
+class Place:
+    source: Affine
+    result: Affine
 
 
 class _Cursor:
     """Walks the positions of a box, x fastest, then v, then the image, carrying both addresses along by additions."""
 
     def __init__(
-        self, e: Emitter, place: _Place, v_first: Int, x_first: Int, height: Int, length: Int, most: int
+        self, e: Emitter, place: Place, v_first: Int, x_first: Int, height: Int, length: Int, most: int
     ) -> None:
         self.e, self.height, self.length, self.most = e, height, length, most
         self.v_left, self.x_left = e.var(height), e.var(length)

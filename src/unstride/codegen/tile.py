@@ -48,7 +48,8 @@ class TileKind:
     stores_computed: bool  # results go to a strip in the computed type, to be rounded later
     most_rows: int
     most_vectors: int
-    accumulates: bool = False  # sums start from what the result holds; bias and activation come later
+    bare: bool = False  # sums of whole vectors; bias and activation come later
+    accumulates: bool = False  # sums start from what the result holds
     regular: bool = False  # rows lie evenly: SOURCES[0:2] is (first, bytes between), RESULTS[0] the first line
 
     @property
@@ -62,6 +63,8 @@ class TileKind:
         """
         if self.regular:  # the last tile of a sweep may run over, so two heights are enough
             return (self.most_rows // 2, self.most_rows) if vectors == self.most_vectors else (self.most_rows,)
+        if self.bare and not self.accumulates:  # few calls are not whole
+            return (self.most_rows // 2, self.most_rows)
         if self.most_rows <= 8:
             return tuple(range(1, self.most_rows + 1)) if vectors == self.most_vectors else (1, 2, 4, self.most_rows)
         return (2, 4, 8, self.most_rows) if vectors == self.most_vectors else (4, self.most_rows)
@@ -179,7 +182,7 @@ class _Tile:
     # -- bias, activation, store
 
     def _finish(self) -> None:
-        if self.kind.regular or self.kind.accumulates:  # bare sums of whole vectors
+        if self.kind.bare:
             for m in range(self.rows):
                 for v in range(self.vectors):
                     self._result(m).store(v * self.lanes, self.acc[m * self.vectors + v])

@@ -55,7 +55,7 @@ class WinogradFamily:
         """The LLVM IR of the family: `run` and `pack`."""
         module = ir.Module(name=self.key)
         module.triple = numbers.isa.triple
-        plain = TileKind(False, "none", True, self.rows, self.vectors, regular=True)
+        plain = TileKind(False, "none", True, self.rows, self.vectors, bare=True, regular=True)
         TileFamily(module, numbers, plain).emit()
         _Driver(module, numbers, self).emit()
         emit_winograd_pack(module, numbers, self.v, self.x)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cached_property
 from operator import itemgetter
 
-from unstride.plan.across import AcrossPlan
+from unstride.plan.across import AcrossPlan, vector_count
 from unstride.plan.job import Job, Panel
 from unstride.plan.launch import STREAM, STRIP_BYTES, Grid, Launch, LaunchBuilder, largest, round_up
 from unstride.plan.machine import Machine
@@ -84,7 +86,8 @@ class AcrossLaunch(LaunchBuilder):
         if self.flat and grid.x_unit == nx:
             vectors = -(-grid.v_unit * nx // lanes)
         weights = plan.packed_elements / blocks
-        products = 1.1 * vectors * weights / 2
+        lines, length = (1, vectors) if self.flat and grid.x_unit == nx else (grid.v_unit, vectors // grid.v_unit)
+        products = 1.1 * lines * self._line_cycles(length) / blocks
         streamed = weights * self.compute_bytes / STREAM
         if weights * self.compute_bytes <= self.machine.l2_bytes / 2:
             streamed /= max(1, tasks // blocks // self.threads)
@@ -96,6 +99,24 @@ class AcrossLaunch(LaunchBuilder):
         in_place &= self.problem.dtype in ("f32", "f64")
         weaving = 0.35 if in_place else (1.0 if step != 3 else 2.5) * self.result_distance
         return -(-tasks // self.threads) * (reading + 3 * filled / lanes + weaving * woven + 2000)
+
+    @cached_property
+    def _steps_by_height(self) -> Counter[int]:
+        """How many steps of the inner loop, over all panels, have tiles of each height."""
+        found: Counter[int] = Counter()
+        for panel, source in zip(self.across.panels, self.across.sources, strict=True):
+            found[panel[Panel.COLUMNS]] += len(source.steps) * panel[Panel.RUN]
+        return found
+
+    def _line_cycles(self, vectors: int) -> float:
+        """Cycles of one line through all panels. Small tiles wait: for their loads, or for their own last sums."""
+        total = 0.0
+        for height, steps in self._steps_by_height.items():
+            widest = vector_count(self.plan.isa, height)
+            last = vectors % widest
+            widths = [widest] * (vectors // widest) + [w for w in (1, 2, 4, widest) if w >= last][:1] * (last > 0)
+            total += steps * sum(max(height * w / 2, (height + w) / 2, 4.0) for w in widths)
+        return total
 
     def _strip_room(self, v: int, x: int) -> int:
         rows = self.v.phases.source_step * (v - 1) + self.v.phases.span

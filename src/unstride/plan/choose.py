@@ -13,6 +13,7 @@ from unstride.plan.across_launch import AcrossLaunch
 from unstride.plan.direct import DirectPlan, plan_direct
 from unstride.plan.launch import Launch, LaunchBuilder
 from unstride.plan.machine import ISA, Machine
+from unstride.plan.overlap import OverlapLaunch, plan_overlap
 from unstride.plan.winograd import WinogradPlan, plan_winograd
 from unstride.plan.winograd_launch import WinogradLaunch
 from unstride.problem import Problem, Structure
@@ -21,14 +22,16 @@ __all__ = ["KINDS", "SCALE", "Plan", "Plans", "choose", "special_plan"]
 
 Plan = DirectPlan | WinogradPlan | AcrossPlan
 
-KINDS = ("direct", "clipped", "winograd", "across")
+KINDS = ("direct", "clipped", "overlap", "winograd", "across")
 
 # How much longer than its model says a kernel takes, relative to the direct one: the median over random layers that are
 # in no list, by `python -m unstride.bench.learn`. The models know caches and registers; this is what they leave out.
 SCALE = {
-    "avx512": {"direct": 1.0, "clipped": 1.0, "winograd": 1.1, "across": 0.95},
-    "avx2": {"direct": 1.0, "clipped": 0.9, "winograd": 1.1, "across": 1.2},
+    "avx512": {"direct": 1.0, "clipped": 1.0, "overlap": 0.85, "winograd": 1.1, "across": 1.05},
+    "avx2": {"direct": 1.0, "clipped": 0.85, "overlap": 0.85, "winograd": 1.05, "across": 1.05},
 }
+
+_SECOND = 40_000.0  # cycles: a gain below this is not worth the compilation and the packing of a second kernel
 
 
 def special_plan(structure: Structure, isa: ISA, accuracy: str) -> WinogradPlan | AcrossPlan | None:
@@ -45,6 +48,7 @@ class Plans:
     def __init__(self, structure: Structure, isa: ISA, accuracy: str) -> None:
         self.structure, self.isa = structure, isa
         self.special = special_plan(structure, isa, accuracy)
+        self._preferred: dict[Machine, str] = {}
 
     @cached_property
     def direct(self) -> DirectPlan:
@@ -54,11 +58,14 @@ class Plans:
     def clipped(self) -> DirectPlan:
         return plan_direct(self.structure, self.isa, clipped=True)
 
+    @cached_property
+    def overlap(self) -> DirectPlan | None:
+        return plan_overlap(self.structure, self.isa)
+
     def of(self, kind: str) -> Plan:
-        if kind in ("direct", "clipped"):
-            return self.direct if kind == "direct" else self.clipped
-        assert self.special is not None
-        return self.special
+        found = getattr(self, kind) if kind in ("direct", "clipped", "overlap") else self.special
+        assert found is not None
+        return found
 
     def prices(self, problem: Problem, machine: Machine) -> dict[str, float]:
         """What each kernel that can compute the problem would cost, in cycles of one thread."""
@@ -66,6 +73,8 @@ class Plans:
         found = {"direct": direct.best_grid()[1]}
         if direct.may_gain_by_clipping:
             found["clipped"] = LaunchBuilder(self.clipped, problem, machine, 1).best_grid()[1]
+        if self.overlap and not direct.prefill:
+            found["overlap"] = OverlapLaunch(self.overlap, problem, machine, 1).best_grid()[1]
         if isinstance(self.special, WinogradPlan):
             price = WinogradLaunch(self.special, problem, machine, 1).price
         elif isinstance(self.special, AcrossPlan):
@@ -78,10 +87,21 @@ class Plans:
     def kind_of_special(self) -> str:
         return "across" if isinstance(self.special, AcrossPlan) else "winograd"
 
+    def preferred(self, machine: Machine) -> str:
+        """The kind that computes large maps."""
+        usual = self.kind_of_special if self.special else "direct"
+        if machine not in self._preferred:
+            large = self.overlap and self._cheapest(_large(self.structure), machine, usual) == "overlap"
+            self._preferred[machine] = "overlap" if large else usual
+        return self._preferred[machine]
+
     def cheapest(self, problem: Problem, machine: Machine) -> str:
         """The kind of kernel to use."""
+        return self._cheapest(problem, machine, self.preferred(machine))
+
+    def _cheapest(self, problem: Problem, machine: Machine, usual: str) -> str:
         prices, scale = self.prices(problem, machine), SCALE.get(self.isa.name, {})
-        return min(prices, key=lambda kind: prices[kind] * scale.get(kind, 1.0))
+        return min(prices, key=lambda kind: prices[kind] * scale.get(kind, 1.0) + (0.0 if kind == usual else _SECOND))
 
     def launches(self, kind: str, problem: Problem, machine: Machine, threads: int) -> tuple[Launch, ...]:
         """The launches of one size: the kernel's own, and the direct one that Winograd may leave units to."""
@@ -90,6 +110,8 @@ class Plans:
             return WinogradLaunch(plan, problem, machine, threads).launches()
         if isinstance(plan, AcrossPlan):
             return (AcrossLaunch(plan, problem, machine, threads).launch(),)
+        if plan.overlapping:
+            return (OverlapLaunch(plan, problem, machine, threads).build(),)
         return (LaunchBuilder(plan, problem, machine, threads).build(),)
 
 
@@ -106,3 +128,12 @@ def choose(
     plans = Plans(problem.structure, machine.isa, accuracy)
     kind = plans.cheapest(problem, machine)
     return plans.of(kind), plans.launches(kind, problem, machine, threads)
+
+
+def _large(s: Structure) -> Problem:
+    """A problem with a map so large that every kernel can show what it is good for."""
+    x = {1: (4096,), 2: (64, 64)}.get(s.rank, (*(4,) * (s.rank - 2), 32, 32))
+    rows = zip(s.stride, x, s.kernel, s.dilation, strict=True)
+    y = tuple(stride * (size - 1) + (k - 1) * dilation + 1 for stride, size, k, dilation in rows)
+    head = (s.direction, s.dtype, s.data_layout, s.filter_layout, 1, s.groups, s.ci, s.co)
+    return Problem(*head, x, s.kernel, s.stride, s.dilation, (0,) * s.rank, y)

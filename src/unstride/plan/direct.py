@@ -63,6 +63,7 @@ class DirectPlan:
     tile: Tile
     axes: tuple[AxisPhases, ...]
     merged: bool
+    overlapping: bool  # all products of a pixel at once, added afterwards
     clipped: bool  # each tap runs over just the positions at which it reads the source, never padding
     through_strip: bool  # results pass through an L2 strip and are transposed on the way out
     reduce_channels: int  # source channels per group
@@ -212,6 +213,7 @@ class _Builder:
                                 Panel.FLUSH_WIDTH: self.result if self.merged else columns,
                                 Panel.SHORT_V: 0,
                                 Panel.SHORT_X: 0,
+                                Panel.PRODUCTS: 0,
                             }
                             panels.append(tuple(fields[f] for f in Panel))
                             sources.append(PanelSource(group, steps, self._columns(column_class, start, columns)))
@@ -225,6 +227,7 @@ class _Builder:
             structure=s,
             isa=self.isa,
             algorithm=self._algorithm(),
+            overlapping=False,
             clipped=self.clipped,
             reason=self._reason(),
             tile=self.tile,

@@ -106,6 +106,9 @@ class Job(_Field):
     FULL_V = auto()
     FULL_X = auto()
     FLAT = auto()  # across x: 1 if the rows of a box are one run of positions
+    KERNEL_V = auto()  # overlap-add: the patch of a pixel
+    KERNEL_X = auto()
+    DILATION_V = auto()
     HOLES = auto()  # 1 if the out strip starts as REST, since not every element of it is computed
 
 
@@ -160,6 +163,7 @@ class Panel(_Field):
     FLUSH_WIDTH = auto()
     SHORT_V = auto()  # 1 if the panel's phase lacks the first tap along v (Winograd leaves out what vanishes)
     SHORT_X = auto()
+    PRODUCTS = auto()  # overlap-add: elements between the products of two pixels
 
 
 @unique

@@ -119,7 +119,8 @@ class Kernel:
         channels = np.full(base.bias_elements + base.tile.columns, -1, np.int64)
         for panel, source in zip(base.panels, base.sources, strict=True):
             start, first = panel[Panel.BIAS], source.group * base.result_channels
-            channels[start : start + len(source.columns)] = [first + channel for _, channel in source.columns]
+            for column, (_, channel) in enumerate(source.columns):
+                channels[start + (channel if base.overlapping else column)] = first + channel
         return channels
 
     def step(self, launch: Launch, work: int, then: Step | None = None) -> Step:
@@ -153,12 +154,10 @@ class Program:
             found = self._kernels.setdefault(kind, made)  # of two threads, the first one's is used by both
         return found
 
-    @property
+    @cached_property
     def preferred(self) -> Kernel:
         """The kernel that large enough maps will use."""
-        if self.only_clipped:
-            return self.kernel("clipped")
-        return self.kernel(self.plans.kind_of_special if self.plans.special else "direct")
+        return self.kernel("clipped" if self.only_clipped else self.plans.preferred(self.machine))
 
     def step(self, problem: Problem, threads: int) -> Step:
         """The launch of one size; made once."""
@@ -361,7 +360,7 @@ def pack(
     large maps use, and a copy is kept if another kernel may need them later.
     """
     made = program(structure, machine, activation, accuracy, tuned=tuned)
-    if isinstance(made.preferred.plan, WinogradPlan) and not _even_range(weights):
+    if isinstance(made.plans.special, WinogradPlan) and not _even_range(weights):
         made = program(structure, machine, activation, "strict", tuned=tuned)
     kernel = made.step(*once).kernel.packing if once else made.preferred
     packed, finite = kernel.packer.pack(weights)
@@ -372,7 +371,7 @@ def pack(
         packed, _ = kernel.packer.pack(weights)
     result = Weights(made, weights, bias, activation, slope)
     result.keep(kernel, packed)
-    if not once and made.plans.special:
+    if not once and (made.plans.special or made.plans.overlap):
         result.own()
     return result
 

@@ -1,0 +1,169 @@
+"""Products first, sums afterwards: for few result channels under large kernels.
+
+A phase of few channels leaves most of a vector empty, and every phase reads the source anew. Here the columns of the
+product are all of (kernel element, channel): a source pixel is multiplied once, with full vectors, and its products,
+one patch of the result, are added to the patches of its neighbours in an L2 strip. Only pixels that exist are
+multiplied. The sums of an element come in the order of the source pixels, whatever the cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import product
+
+from unstride.plan.direct import DirectPlan, PanelSource, plan_direct
+from unstride.plan.job import Job, Panel
+from unstride.plan.launch import STREAM, Grid, Launch, LaunchBuilder, round_up
+from unstride.plan.machine import ISA
+from unstride.problem import Structure
+
+__all__ = ["OverlapLaunch", "plan_overlap"]
+
+_MOST_CHANNELS = 48  # of the result: with more, phases fill their vectors well enough
+_STRIP_BYTES = 512 * 1024
+_FOLD, _FOLD_VECTOR = 14.0, 2.5  # cycles of adding one row of a patch, and of each of its vectors
+
+
+def plan_overlap(structure: Structure, isa: ISA) -> DirectPlan | None:
+    """The plan, or None where it cannot be used or has nothing to gain."""
+    s = structure
+    plain = s.direction == "scatter" and s.dilation[-1] == 1 and s.kernel[-1] > 1
+    if not plain or s.co > _MOST_CHANNELS or (s.ci == s.co == 1):
+        return None
+    base = plan_direct(s, isa, clipped=True)
+    if base.needs_prefill:
+        return None
+    return _with_products(base)
+
+
+def _with_products(base: DirectPlan) -> DirectPlan:
+    """The clipped plan, with panels of (kernel element, channel) in place of channels."""
+    s, tile = base.structure, base.tile
+    kernel = (1, *s.kernel)[-2:]
+    elements = tuple(((v, x), c) for v in range(kernel[0]) for x in range(kernel[1]) for c in range(s.co))
+    width = round_up(len(elements), tile.lanes)
+    first = base.panels[0]
+    zeros = (0,) * min(2, s.rank)
+    panels: list[tuple[int, ...]] = []
+    sources: list[PanelSource] = []
+    ends: list[int] = []
+    weights = 0
+    outer_phases = list(product(*(axis.phases for axis in base.axes[:-2])))
+    outer_runs = {p[Panel.OUTER_PHASE]: (p[Panel.OUTER_FIRST], p[Panel.OUTER_COUNT]) for p in base.panels}
+    for group in range(s.groups):
+        for index, phases in enumerate(outer_phases):
+            steps = tuple((*(t.k for t in taps), *zeros) for taps in product(*(phase.taps for phase in phases)))
+            for start in range(0, len(elements), tile.columns):
+                columns = elements[start : start + tile.columns]
+                vectors = -(-len(columns) // tile.lanes)
+                fields = dict(zip(Panel, first, strict=True))
+                fields.update(
+                    {
+                        Panel.WEIGHTS: weights,
+                        Panel.INNER_FIRST: 0,
+                        Panel.INNER_COUNT: 1,
+                        Panel.OUTER_FIRST: outer_runs[index][0],
+                        Panel.OUTER_COUNT: outer_runs[index][1],
+                        Panel.CHANNEL: group * s.ci,
+                        Panel.COLUMN: start,
+                        Panel.COLUMNS: len(columns),
+                        Panel.OUTER_PHASE: index,
+                        Panel.BIAS: group * round_up(s.co, tile.lanes),
+                        Panel.VECTORS: vectors,
+                        Panel.GROUP_WIDTH: s.co,
+                        Panel.START: int(start == 0),
+                        Panel.FLUSH: int(start + tile.columns >= len(elements)),
+                        Panel.FLUSH_CHANNEL: group * s.co,
+                        Panel.FLUSH_WIDTH: s.co,
+                        Panel.PRODUCTS: width,
+                    }
+                )
+                panels.append(tuple(fields[f] for f in Panel))
+                sources.append(PanelSource(group, steps, columns))
+                weights += len(steps) * s.ci * vectors * tile.lanes
+        ends.append(len(panels))
+    return replace(
+        base,
+        algorithm="overlap-add",
+        reason="few result channels: vectors run over kernel elements too, and patches are added",
+        overlapping=True,
+        panels=tuple(panels),
+        sources=tuple(sources),
+        flush_ends=tuple(ends),
+        packed_elements=weights,
+        bias_elements=s.groups * round_up(s.co, tile.lanes),
+    )
+
+
+class OverlapLaunch(LaunchBuilder):
+    """How a call is cut: boxes of result positions, each with the source pixels that reach into it."""
+
+    def best_grid(self) -> tuple[Grid, float]:
+        nv, nx = self.v_hull[1] - self.v_hull[0], self.x_hull[1] - self.x_hull[0]
+        whole = Grid(1, max(1, nv), max(1, nx), (len(self.plan.panels),))
+        grids = [
+            whole,
+            *(Grid(*box, blocks) for box in dict.fromkeys(self._overlap_boxes(nv, nx)) for blocks in self._cuts()),
+        ]
+        if not nv * nx * self.outer_positions * self.batch:
+            return whole, 0.0
+        fitting = [g for g in grids if self._room(g.images, g.v_unit, g.x_unit) <= _STRIP_BYTES] or [
+            Grid(1, 1, min(nx, 64), whole.panel_blocks)
+        ]
+        return min(((grid, self._price(grid, nv, nx)) for grid in fitting), key=lambda pair: pair[1])
+
+    def _cuts(self) -> list[tuple[int, ...]]:
+        return list(dict.fromkeys(self._panel_blocks(count) for count in (1, self.threads, 4 * self.threads)))
+
+    def _overlap_boxes(self, nv: int, nx: int) -> Iterable[tuple[int, int, int]]:
+        for pieces in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256):
+            for x in dict.fromkeys((nx, min(nx, 256), min(nx, 64))):
+                yield 1, -(-nv // pieces), x
+            yield -(-self.batch // pieces), nv, nx
+
+    def _price(self, grid: Grid, nv: int, nx: int) -> float:
+        """Cycles of the busiest thread: filling, products, the sums of patches, and the way out."""
+        plan, tile, lanes = self.plan, self.plan.tile, self.plan.tile.lanes
+        blocks = len(grid.panel_blocks)
+        box = (grid.images, grid.v_unit, grid.x_unit)
+        tasks = (
+            -(-self.batch // grid.images)
+            * -(-nv // grid.v_unit)
+            * -(-nx // grid.x_unit)
+            * self.outer_positions
+            * blocks
+        )
+        pixels = self._strip_pixels(*box) // len(plan.planes)
+        tiles = -(-pixels // tile.rows)
+        products = tiles * tile.rows * plan.packed_elements / blocks / (2 * lanes)
+        products += 70.0 * tiles * len(plan.panels) / blocks
+        streamed = plan.packed_elements / blocks * self.compute_bytes / STREAM
+        if plan.packed_elements / blocks * self.compute_bytes <= self.machine.l2_bytes / 2:
+            streamed /= max(1, tasks // blocks // self.threads)
+        kernel = (1, *self.problem.kernel)[-2:]
+        rounds = len(plan.flush_ends) * len(plan.outer_phases) / blocks
+        folding = pixels * kernel[0] * (_FOLD + _FOLD_VECTOR * kernel[1] * self.problem.co / lanes) * rounds
+        filling = self._strip_pixels(*box) * plan.reduce_channels * self.problem.groups * 5 / lanes
+        out = self._out_bytes(*box) / self.compute_bytes * rounds
+        leaving = out * (1.0 + 1.0 * self.result_distance)
+        reading = max(products, streamed) + 0.3 * min(products, streamed)
+        return -(-tasks // self.threads) * (reading + folding + filling + leaving + 3000)
+
+    def _products_bytes(self, images: int, v: int, x: int) -> int:
+        pixels = self._strip_pixels(images, v, x) // len(self.plan.planes)
+        return (pixels + self.plan.tile.rows) * self.plan.panels[0][Panel.PRODUCTS] * self.compute_bytes
+
+    def _room(self, images: int, v: int, x: int) -> int:
+        return self._strip_bytes(images, v, x) + self._out_bytes(images, v, x) + self._products_bytes(images, v, x)
+
+    def build(self, grid: Grid | None = None) -> Launch:
+        grid = grid or self.best_grid()[0]
+        base = super().build(grid)
+        fields = list(base.fields)
+        start = fields[Job.OFFSET_PRODUCTS] = base.scratch_per_slot
+        fields[Job.KERNEL_V], fields[Job.KERNEL_X] = (1, *self.problem.kernel)[-2:]
+        fields[Job.DILATION_V] = (1, *self.problem.dilation)[-2]
+        total = start + round_up(self._products_bytes(grid.images, grid.v_unit, grid.x_unit))
+        fields[Job.SCRATCH_PER_SLOT] = total
+        return replace(base, fields=tuple(fields), scratch_per_slot=total)
