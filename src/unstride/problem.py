@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import cached_property
 from math import prod
 
+from unstride._lazy import lazy
 from unstride.errors import AttributeValueError, FormatError, ShapeError, SizeLimitError
 
 __all__ = ["DATA_LAYOUTS", "DTYPE_BYTES", "FILTER_LAYOUTS", "Problem", "Structure"]
@@ -114,7 +114,7 @@ class Problem:
             if prod(max(size, 1) for size in shape) * self.itemsize > MAX_BYTES:
                 raise SizeLimitError(name, shape, f"an array may hold at most 2**{MAX_BYTES.bit_length() - 1} bytes")
 
-    @cached_property
+    @lazy
     def structure(self) -> Structure:
         """This case without its sizes."""
         head = (self.direction, self.dtype, self.data_layout, self.filter_layout, self.groups, self.ci, self.co)
@@ -129,22 +129,22 @@ class Problem:
     def itemsize(self) -> int:
         return DTYPE_BYTES[self.dtype]
 
-    @cached_property
+    @lazy
     def extent(self) -> tuple[int, ...]:
         """The dilated kernel size of each axis, (K-1)*d + 1."""
         return tuple((k - 1) * d + 1 for k, d in zip(self.kernel, self.dilation, strict=True))
 
-    @cached_property
+    @lazy
     def full(self) -> tuple[int, ...]:
         """The size of the uncropped scatter result of each axis, s*(X-1) + extent."""
         return tuple(s * (x - 1) + e for x, s, e in zip(self.x, self.stride, self.extent, strict=True))
 
-    @cached_property
+    @lazy
     def small_shape(self) -> tuple[int, ...]:
         """The array with the X sizes, in data_layout order."""
         return self._array_shape(self.groups * self.ci, self.x)
 
-    @cached_property
+    @lazy
     def large_shape(self) -> tuple[int, ...]:
         """The array with the Y sizes, in data_layout order."""
         return self._array_shape(self.groups * self.co, self.y)
@@ -161,7 +161,7 @@ class Problem:
     def filter_shape(self) -> tuple[int, ...]:
         return self.structure.filter_shape
 
-    @cached_property
+    @lazy
     def macs(self) -> int:
         """Multiply-accumulates that reach the result: what any exact method needs, holes and crop not counted."""
         axes = zip(self.x, self.kernel, self.stride, self.dilation, self.begin, self.y, strict=True)
@@ -172,7 +172,7 @@ class Problem:
     def flops(self) -> int:
         return 2 * self.macs
 
-    @cached_property
+    @lazy
     def bytes(self) -> int:
         """Bytes of data, filter and result together: the least traffic of a cold call."""
         return self.itemsize * sum(prod(shape) for shape in (self.data_shape, self.filter_shape, self.result_shape))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from itertools import pairwise
 
@@ -194,3 +196,21 @@ def test_a_worker_killed_in_mid_run_loses_nothing(client, slow_case):
     os.kill(next(iter(victims.values())), signal.SIGKILL)
     np.testing.assert_array_equal(future.result(timeout=120), expected)
     assert set(client.run(os.getpid).values()) != set(victims.values())
+
+
+def test_a_child_does_not_wait_for_a_layer_of_its_parent():
+    program = """
+import os, signal
+import dask.array as da, numpy as np
+from unstride.bridges import dask as bridge
+x, w = da.ones((1, 1, 4), chunks=-1, dtype="f4"), np.ones((1, 1, 3), "f4")
+with bridge._layers_lock:  # as another thread holds it while it packs
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(20)
+        bridge.conv_transpose(x, w).compute(scheduler="synchronous")
+        os._exit(0)
+    print(os.waitpid(pid, 0)[1])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "0", done.stderr

@@ -278,3 +278,19 @@ def test_overlaps_too_hard_to_decide_count_as_overlaps() -> None:
 def test_results_too_large(shape: tuple[int, ...]) -> None:
     with pytest.raises(SizeLimitError, match="bytes"):
         result_buffer(shape, "f64", None, [])
+
+
+class _Meanwhile(str):
+    """A name whose comparison lets another thread meet its first bfloat16 array."""
+
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        if other == "f32":
+            buffers.dtype_name(np.zeros(1, ml_dtypes.bfloat16))
+        return str.__eq__(self, other)
+
+
+def test_types_may_be_met_while_others_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(buffers, "_NAMES", {k: v for k, v in buffers._NAMES.items() if v != "bf16"})
+    assert buffers.numpy_dtype.__wrapped__(_Meanwhile("f64")) == np.float64

@@ -196,6 +196,25 @@ def test_clear_cache_forgets_disk_and_memory(fresh_cache: Path) -> None:
     assert stranger.exists()
 
 
+def test_clearing_while_an_entry_is_written_is_no_reason_for_doubt(
+    fresh_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename = os.replace
+
+    def late(*names: str, **folders: int) -> None:
+        clear_cache()
+        rename(*names, **folders)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        monkeypatch.setattr(os, "replace", late)
+        store(KEY, OBJECT)
+        monkeypatch.setattr(os, "replace", rename)
+        assert load(KEY) is None
+        store(KEY, OBJECT)
+        assert load(KEY) == OBJECT
+
+
 def test_looking_at_the_cache_creates_nothing(fresh_cache: Path) -> None:
     assert cache_info().entries == 0
     assert not fresh_cache.exists()

@@ -7,6 +7,7 @@ import struct
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from native_tasks import task_ir
@@ -343,6 +344,81 @@ def test_a_child_does_not_wait_for_its_parents_kernel(child: object) -> None:
         )
         == "0"
     )
+
+
+def test_a_child_does_not_wait_for_its_parents_layer(child: object) -> None:
+    """Not even in what all layers have in common, such as the properties that are made once."""
+    assert callable(child)
+    out = child(
+        """
+        import os, signal, threading
+        import numpy as np
+        from unstride import openvino
+        from unstride.runtime.program import Kernel
+        building, go_on, build = threading.Event(), threading.Event(), Kernel._build
+        def slow(self):
+            building.set(); go_on.wait(); return build(self)
+        def layer(dtype):
+            return openvino.ConvolutionBackpropData([2]).compile(np.ones((3, 70, 3), dtype), activation="sigmoid")
+        Kernel._build = slow
+        t = threading.Thread(target=layer, args=("f8",))
+        t.start(); building.wait()
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(20)
+            Kernel._build = build
+            layer("f4")(np.ones((1, 3, 5), "f4"))
+            os._exit(0)
+        print(os.waitpid(pid, 0)[1])
+        go_on.set(); t.join()
+        """
+    )
+    assert out == "0"
+
+
+def test_a_fork_waits_for_the_import_of_llvm(child: object) -> None:
+    """A child born in the middle of it would wait for its end for ever."""
+    assert callable(child)
+    out = child(
+        """
+        import os, signal, sys, threading, time
+        from unstride.plan.machine import AVX2
+        from unstride.runtime import engine
+        from native_tasks import task_ir
+        importing = threading.Event()
+        class Slow:
+            def find_spec(self, name, path=None, target=None):
+                if name == "llvmlite":
+                    importing.set(); time.sleep(0.3)
+        sys.meta_path.insert(0, Slow())
+        t = threading.Thread(target=engine.compile_object, args=(task_ir(), AVX2))
+        t.start(); importing.wait()
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(20)
+            engine.compile_object(task_ir(), AVX2)
+            os._exit(0)
+        print(os.waitpid(pid, 0)[1])
+        t.join()
+        """
+    )
+    assert out == "0"
+
+
+class _Forgetful(dict[str, Any]):
+    """Another thread clears the cache whenever this one has seen that something is there."""
+
+    def __contains__(self, key: object) -> bool:
+        found = super().__contains__(key)
+        self.clear()
+        return found
+
+
+def test_a_kernel_may_be_forgotten_at_any_moment(fresh_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "memory", _Forgetful())
+    origins = [engine.kernel_library("forgotten", task_ir, host().isa, ["count"]).origin for _ in range(2)]
+    assert origins[0] == "cold"
+    assert origins[1] in ("disk", "memory")
 
 
 def test_the_symbol_table_is_read_rightly() -> None:

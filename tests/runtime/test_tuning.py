@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
-from unstride import openvino
+from unstride import openvino, threads
 from unstride.errors import AttributeValueError, DTypeError, ShapeError
 from unstride.runtime import tuning
+from unstride.runtime.execute import Layer
+from unstride.runtime.program import program
 
 RNG = np.random.default_rng(0)
 X = RNG.integers(-3, 4, (1, 64, 24, 24)).astype(np.float32)
@@ -41,6 +44,49 @@ def test_the_winner_is_kept_and_not_timed_again(monkeypatch: pytest.MonkeyPatch)
     again = UP.compile(W, tune=True)
     again(odd)
     assert len(timed) <= 1
+
+
+def choosing(monkeypatch: pytest.MonkeyPatch, fastest: Callable[[int], str]) -> Layer:
+    """A layer that tries two kernels when it meets a size; `fastest` is told the number of threads."""
+    monkeypatch.setattr(tuning, "_candidates", lambda *_: ["direct", "winograd"])
+    monkeypatch.setattr(tuning, "_remembered", lambda *_: None)
+    monkeypatch.setattr(tuning, "_fastest", lambda weights, problem, threads, kinds: fastest(threads))
+    program.cache_clear()
+    return UP.compile(W, tune=True)
+
+
+def test_of_two_threads_that_tune_at_once_the_first_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the bits of a result would depend on the number of threads, or change from call to call."""
+    both, done = threading.Barrier(2), threading.Event()
+
+    def fastest(threads: int) -> str:
+        both.wait(10)
+        if threads == 2:
+            done.wait(10)
+        return "direct" if threads == 1 else "winograd"
+
+    layer = choosing(monkeypatch, fastest)
+
+    def work(count: int) -> None:
+        with threads(count):
+            layer(X)
+        done.set()
+
+    workers = [threading.Thread(target=work, args=(count,)) for count in (1, 2)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert {step.kernel.plan.algorithm for step in layer._known[X.shape].steps.values()} == {"direct"}
+    assert len(layer._known[X.shape].steps) == 2
+
+
+def test_who_asks_first_for_the_algorithm_gets_the_one_that_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = choosing(monkeypatch, lambda _: "direct")
+    assert UP.compile(W).algorithm(X.shape).startswith("winograd")
+    assert layer.algorithm(X.shape) == "direct"
+    layer(X)
+    assert layer.algorithm(X.shape) == "direct"
 
 
 def test_others_are_not_changed_by_it() -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from unstride._lazy import lazy
 from unstride.problem import Problem
 
 __all__ = ["NUMPY_DTYPES", "Case", "Verdict", "judge", "make_case"]
@@ -42,7 +42,7 @@ class Case:
     weights: Array
     threads: int
 
-    @cached_property
+    @lazy
     def data_ncx(self) -> Array:
         """The data as `[N, C, spatial...]`: a view with the same memory."""
         return self.data if self.problem.data_layout == "NCX" else np.moveaxis(self.data, -1, 1)

@@ -14,6 +14,7 @@ gives the same bits as the whole array would, and a task holds one source range,
 from __future__ import annotations
 
 import math
+import os
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -292,6 +293,14 @@ def _assembled(problem: Problem, places: tuple[tuple[slice, ...], ...], parts: l
 
 _layers: dict[tuple[str, Structure], Layer] = {}
 _layers_lock = threading.Lock()
+
+
+def _after_fork_in_child() -> None:
+    global _layers_lock
+    _layers_lock = threading.Lock()  # who held it does not exist in the child
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _layer(piece: _Piece, weights: Any, bias: Any) -> Layer:

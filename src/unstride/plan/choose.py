@@ -6,8 +6,7 @@ from the direct kernel, and results must not change with threads. `SCALE` correc
 
 from __future__ import annotations
 
-from functools import cached_property
-
+from unstride._lazy import lazy
 from unstride.plan.across import AcrossPlan, plan_across
 from unstride.plan.across_launch import AcrossLaunch
 from unstride.plan.direct import DirectPlan, plan_direct
@@ -50,11 +49,11 @@ class Plans:
         self.special = special_plan(structure, isa, accuracy)
         self._preferred: dict[Machine, str] = {}
 
-    @cached_property
+    @lazy
     def direct(self) -> DirectPlan:
         return self.special.direct if self.special else plan_direct(self.structure, self.isa)
 
-    @cached_property
+    @lazy
     def clipped(self) -> DirectPlan:
         return plan_direct(self.structure, self.isa, clipped=True)
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
 from math import prod
 
+from unstride._lazy import lazy
 from unstride.plan.direct import DirectPlan
 from unstride.plan.job import Job, Outer, Panel, VRange
 from unstride.plan.machine import Machine
@@ -89,7 +89,7 @@ class _Axis:
     def ranges(self, *, reach: bool) -> list[tuple[int, int]]:
         return [self.positions(phase.r, phase.taps, reach=reach) for phase in self.phases.phases]
 
-    @cached_property
+    @lazy
     def useful_share(self) -> float:
         """Of all (position, tap) pairs, the share that reads the source and not its padding."""
         step, pairs, useful = self.phases.source_step, 0, 0
@@ -262,7 +262,7 @@ class LaunchBuilder:
         reading = max(products, streamed) + 0.3 * min(products, streamed)  # they overlap, but not quite
         return -(-tasks // self.threads) * (reading + filling + listing + 3000)
 
-    @cached_property
+    @lazy
     def result_distance(self) -> float:
         """How much longer a burst of stores takes because the result lies in memory and not in a cache."""
         size = prod(self.problem.result_shape) * DTYPE_BYTES[self.problem.dtype]
@@ -281,7 +281,7 @@ class LaunchBuilder:
         padded = self.v.useful_share * self.x.useful_share <= 0.98
         return padded or self.panel_bytes >= self.machine.l2_bytes // 4
 
-    @cached_property
+    @lazy
     def panel_bytes(self) -> int:
         """The weights that the largest panel reads for every row of positions."""
         sizes = (
@@ -290,11 +290,11 @@ class LaunchBuilder:
         )
         return max(sizes, default=0) * self.plan.tile.lanes * self.compute_bytes
 
-    @cached_property
+    @lazy
     def _steps(self) -> int:
         return sum(len(source.steps) for source in self.plan.sources)
 
-    @cached_property
+    @lazy
     def _long_runs(self) -> bool:
         """Whether taps along x are joined into runs, so that single ones cannot be left out."""
         channels = self.plan.reduce_channels * self.problem.groups

@@ -36,11 +36,12 @@ PLAIN_OUT = PLAIN | 0x400  # and WRITEABLE
 
 Array = NDArray[Any]
 
-_NAMES: dict[np.dtype[Any], str] = {
-    np.dtype(np.float32): "f32",
-    np.dtype(np.float16): "f16",
-    np.dtype(np.float64): "f64",
+_DTYPES: dict[str, np.dtype[Any]] = {
+    "f32": np.dtype(np.float32),
+    "f16": np.dtype(np.float16),
+    "f64": np.dtype(np.float64),
 }
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}  # bfloat16 joins them when it is first met
 # np.shares_memory is exponential in the worst case; a hundred thousand steps take about a millisecond.
 _OVERLAP_WORK = 100_000
 _LARGE = 32 * 1024
@@ -106,7 +107,7 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 
         found: np.dtype[Any] = np.dtype(bfloat16)
         return found
-    return next(dtype for dtype, known in _NAMES.items() if known == name)
+    return _DTYPES[name]
 
 
 def contiguous(array: Array) -> Array:

@@ -207,7 +207,8 @@ def _write(folder: int, name: str, data: bytes) -> None:
     try:
         with open(file, "wb", closefd=True) as stream:
             stream.write(data)
-        os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+        with contextlib.suppress(FileNotFoundError):  # somebody cleared the cache meanwhile
+            os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
     except BaseException:
         _unlink(folder, temporary)
         raise

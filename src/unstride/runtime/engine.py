@@ -63,14 +63,15 @@ def kernel_library(
     """
     start = perf_counter()
     full_key = f"{isa.name} {key}"
-    if full_key not in store.memory:
+    known: Loaded | None = store.memory.get(full_key)  # asked once: another thread may forget it at any moment
+    if known is None:
         with _locks.setdefault(full_key, threading.RLock()):
-            if full_key not in store.memory:
+            known = store.memory.get(full_key)
+            if known is None:
                 addresses, origin = _made(full_key, build_ir, isa, symbols, externals, quickly)
                 made = Loaded(addresses, origin, 1e3 * (perf_counter() - start))
                 store.memory[full_key] = made
                 return made
-    known: Loaded = store.memory[full_key]
     return replace(known, origin="memory", milliseconds=1e3 * (perf_counter() - start))
 
 
@@ -216,30 +217,33 @@ def _jit() -> Any:
 
 @cache
 def _llvm() -> Any:
-    """The binding, ready for every target, and safe to fork from now on."""
+    """The binding, ready for every target. Called with `_llvm_lock` held: a fork waits until it is all imported."""
+    global _binding_lock
     from llvmlite import binding
 
     binding.initialize_all_targets()
     binding.initialize_all_asmprinters()
-    _hold_over_fork(getattr(binding.ffi.lib, "_lock", contextlib.nullcontext()))
+    _binding_lock = getattr(binding.ffi.lib, "_lock", _binding_lock)
     return binding
 
 
 # --- fork -----------------------------------------------------------------------------------------------------------
 
 
-def _hold_over_fork(binding_lock: contextlib.AbstractContextManager[Any]) -> None:
+_binding_lock: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()  # held in each call of the binding
+
+
+def _enter_llvm() -> None:
     """Let a fork wait until no thread is inside LLVM: a child born in there inherits a lock that nobody releases."""
-
-    def before() -> None:
-        _llvm_lock.acquire()
-        binding_lock.__enter__()
-
-    def after() -> None:
-        binding_lock.__exit__(None, None, None)
-        _llvm_lock.release()
-
-    os.register_at_fork(before=before, after_in_parent=after, after_in_child=after)
+    _llvm_lock.acquire()
+    _binding_lock.__enter__()
 
 
+def _leave_llvm() -> None:
+    _binding_lock.__exit__(None, None, None)
+    _llvm_lock.release()
+
+
+# From the start, and not when LLVM is first used: another thread may be importing it when this one forks.
+os.register_at_fork(before=_enter_llvm, after_in_parent=_leave_llvm, after_in_child=_leave_llvm)
 os.register_at_fork(after_in_child=_locks.clear)  # their owners do not exist in the child

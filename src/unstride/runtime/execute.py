@@ -147,9 +147,7 @@ class Layer:
         threads = self._threads or pool.current_threads()
         step = known.steps.get(threads)
         if step is None:
-            if self._tune and known.problem not in self._weights.program.kinds:
-                tuning.tune(self._weights, known.problem, threads)
-            step = known.steps[threads] = self._weights.program.step(known.problem, threads)
+            step = known.steps[threads] = self._step(known.problem, threads)
             if not known.warning and known.plain and QuickLaunch.fits(step):
                 self._quick[known.problem.data_shape] = QuickLaunch(self._weights, step, known.shape)
         data = buffers.contiguous(data)
@@ -165,8 +163,13 @@ class Layer:
         self._weights.launch(step, data, result)
         return result
 
+    def _step(self, problem: Problem, threads: int) -> Step:
+        if self._tune and problem not in self._weights.program.kinds:
+            tuning.tune(self._weights, problem, threads)
+        return self._weights.program.step(problem, threads)
+
     def algorithm(self, data_shape: Sequence[int], output_shape: Any = None) -> str:
-        """What computes data of this shape; `info.algorithm` is what large maps use.
+        """What computes data of this shape; `info.algorithm` is what large maps use. A tuned layer finds it out now.
 
         >>> import numpy as np, unstride
         >>> layer = unstride.openvino.ConvolutionBackpropData([2, 2]).compile(np.ones((64, 64, 4, 4), np.float32))
@@ -174,8 +177,7 @@ class Layer:
         'winograd F(3,2)xF(3,2)'
         """
         problem, _ = self._resolve(tuple(data_shape), output_shape)
-        step = self._weights.program.step(problem, self._threads or pool.current_threads())
-        return step.kernel.plan.algorithm
+        return self._step(problem, self._threads or pool.current_threads()).kernel.plan.algorithm
 
     def _accepted(self, data: Any) -> Any:
         values = buffers.as_input(data, "data")

@@ -13,13 +13,14 @@ import ctypes
 import math
 import struct
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from threading import get_ident
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from unstride._lazy import lazy
 from unstride.codegen.family import family_of
 from unstride.codegen.numbers import Numbers
 from unstride.errors import SizeLimitError
@@ -63,11 +64,11 @@ class Step:
     alone: bool  # so little work that one thread does it, however many may
     then: Step | None = None  # for the units that this step leaves
 
-    @cached_property
+    @lazy
     def scratch_bytes(self) -> int:
         return self.launch.scratch_per_slot * self.threads + 64
 
-    @cached_property
+    @lazy
     def task(self) -> int:
         return self.kernel.loaded.addresses["run"]
 
@@ -83,7 +84,7 @@ class Kernel:
         inner = plan.inner_taps if isinstance(plan, AcrossPlan) else base.inner_taps
         self._tables, self._starts = _plan_tables(base, plan.panels, inner)
 
-    @cached_property
+    @lazy
     def loaded(self) -> engine.Loaded:
         """The machine code."""
         symbols = ("run", "pack") if isinstance(self.plan, WinogradPlan) else ("run",)
@@ -92,7 +93,7 @@ class Kernel:
     def _build(self) -> str:
         return self.family.build(Numbers(self.base.structure.dtype, self.base.isa))
 
-    @cached_property
+    @lazy
     def packer(self) -> Packer:
         plan, base, structure = self.plan, self.base, self.base.structure
         elements = plan.packed_elements
@@ -110,7 +111,7 @@ class Kernel:
             return Packer(structure, base.isa, panels, elements, task=self.loaded.addresses["pack"])
         return Packer(structure, base.isa, panels, elements, channels_as_columns=base.depthwise)
 
-    @cached_property
+    @lazy
     def bias_channels(self) -> NDArray[np.int64]:
         """The result channel of each element of the padded bias, or -1."""
         if isinstance(self.plan, AcrossPlan):
@@ -184,11 +185,6 @@ class Program:
         launches = self.plans.launches(kind, problem, self.machine, used)
         then = self.kernel("direct").step(launches[1], work) if len(launches) > 1 else None
         return self.kernel(kind).step(launches[0], work, then)
-
-    def forget(self, problem: Problem) -> None:
-        """Drop the launches of a size, after its kind has changed."""
-        for key in [key for key in list(self._steps) if key[0] == problem]:
-            self._steps.pop(key, None)
 
 
 @lru_cache(maxsize=256)

@@ -25,16 +25,18 @@ _ROUNDS = 20
 
 
 def tune(weights: Weights, problem: Problem, threads: int) -> str:
-    """The kind of kernel that computes `problem` fastest here; from now on the program of `weights` uses it."""
+    """The kind of kernel that computes `problem` fastest here; from now on the program of `weights` uses it.
+
+    Of threads that try at the same time the first one decides, for a result must not change from call to call.
+    """
     program = weights.program
     kinds = _candidates(program, problem)
     key = f"tuned {engine.fingerprint()} {program.machine} {program.activation} {program.accuracy} {problem}"
-    kind = _remembered(key, kinds)
-    if kind is None:
-        kind = kinds[0] if len(kinds) == 1 else _fastest(weights, problem, threads, kinds)
+    remembered = _remembered(key, kinds)
+    fastest = remembered or (kinds[0] if len(kinds) == 1 else _fastest(weights, problem, threads, kinds))
+    kind = program.kinds.setdefault(problem, fastest)
+    if remembered is None:
         store.store(key, kind.encode())
-    program.kinds[problem] = kind
-    program.forget(problem)
     return kind
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache
 from math import isqrt
 from random import Random
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from unstride._lazy import lazy
 from unstride.cases import Call, random_call
 from unstride.dialects import Resolution, onnx
 from unstride.errors import AttributeValueError
@@ -46,13 +47,13 @@ class Vector:
     def problem(self) -> Problem:
         return self.resolution.problem
 
-    @cached_property
+    @lazy
     def probes(self) -> tuple[Probe, ...]:
         """Everything this vector probes."""
         facts = facts_of(self.call, self.resolution)
         return tuple(probe for probe in PROBES if probe.holds(facts))
 
-    @cached_property
+    @lazy
     def prediction(self) -> Prediction:
         """What the shipped engine of the dialect will make of it."""
         return predict(self.call, self.resolution, self.data, self.filter, self.bias, self.expected)
