@@ -1,15 +1,17 @@
 """Processes and threads: forks at any moment, interrupts, exits with work in flight, many threads, other schedulers.
 
-* forks while the parent's threads idle, run and compile; the child idles, runs and compiles;
+* forks while the parent's threads idle, run, compile and make a layer from nothing; the child does one of these, too;
 * SIGINT during a long launch: KeyboardInterrupt within 100 ms on the wall clock for 99 of 100 at least, nothing
   running any more, the next call right;
 * interpreters that end while another thread computes;
 * 16 threads with mixed calls: one compilation for each kernel, every result right;
+* layers shared by threads that meet their kernels for the first time together (`tests.hard.sharing`);
 * calls from the threads of dask and joblib: the pool does not grow with its callers.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -20,7 +22,8 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
@@ -28,13 +31,15 @@ from unittest import mock
 
 import numpy as np
 
-from tests.hard import forks
+from tests.hard import forks, sharing
 from tests.hard.tally import Tally, main
 from unstride import openvino
 from unstride.runtime import engine, pool
+from unstride.runtime.cache import clear_cache
 from unstride.runtime.execute import Layer
+from unstride.runtime.program import program
 
-FORKS, INTERRUPTS, EXITS, CALLS = (12, 300), (6, 200), (4, 200), (60, 2_000)
+FORKS, INTERRUPTS, EXITS, CALLS, ROUNDS = (16, 320), (6, 200), (4, 200), (60, 2_000), (16, 400)
 _THREADS = 16
 _INTERRUPT_SECONDS = 0.1
 _PATIENCE = 120  # seconds: others may use the machine
@@ -49,6 +54,13 @@ def small_call(kernel: int = 3) -> tuple[Layer, Any, Any]:
     return layer, x, layer(x)
 
 
+@contextmanager
+def _empty_cache() -> Iterator[None]:
+    """A code cache of our own, with nothing in it."""
+    with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, UNSTRIDE_CACHE_DIR=f"{folder}/cache"):
+        yield
+
+
 def _ir(name: str) -> str:
     return f"define i64 @{name}(i64 %a) {{\n  %b = add i64 %a, 1\n  ret i64 %b\n}}\n"
 
@@ -58,9 +70,22 @@ def _ir(name: str) -> str:
 
 def forking(count: int) -> str:
     """In a process of its own: fork `count` times at random moments; one line for each child that failed."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        mock.patch.dict(os.environ, {"UNSTRIDE_CACHE_DIR": f"{folder}/cache"}),
+    ):
+        return "\n".join(_forked(count))
+
+
+def _forked(count: int) -> list[str]:
     rng, faults, stop = random.Random(0), [], threading.Event()
     layer, x, wanted = small_call()
-    states = {"idle": lambda: time.sleep(0.001), "run": lambda: layer(x), "compile": _compile_something}
+    states: dict[str, Callable[[], Any]] = {
+        "idle": lambda: time.sleep(0.001),
+        "run": lambda: layer(x),
+        "compile": _compile_something,
+        "make a layer": _make_a_layer,
+    }
     doing = ["idle"]
 
     def busy() -> None:
@@ -70,8 +95,8 @@ def forking(count: int) -> str:
     thread = threading.Thread(target=busy, daemon=True)
     thread.start()
     for index in range(count):
-        doing[0] = list(states)[index % 3]
-        child_does = list(states)[index // 3 % 3]
+        doing[0] = list(states)[index % 4]
+        child_does = list(states)[index // 4 % 4]
         time.sleep(rng.uniform(0, 0.01))
         pid = os.fork()
         if pid == 0:
@@ -88,11 +113,18 @@ def forking(count: int) -> str:
     thread.join()
     if not np.array_equal(layer(x), wanted):
         faults.append("the parent's result is wrong afterwards")
-    return "\n".join(faults)
+    return faults
 
 
 def _compile_something() -> None:
     engine.compile_object(_ir(f"f{random.randrange(10**9)}"), engine_isa())
+
+
+def _make_a_layer() -> None:
+    """Everything a layer needs, as in a new process: plans, code, tables and packed weights."""
+    program.cache_clear()
+    clear_cache()
+    small_call(1)
 
 
 def engine_isa() -> Any:
@@ -218,9 +250,9 @@ def exits(tally: Tally, count: int) -> None:
     rng = random.Random(0)
     for index in range(count):
         end = ("", "sys.exit(0)", "raise SystemExit")[index % 3]
-        program = _EXIT.format(workers=1 + index % 2, delay=rng.uniform(0, 0.08), end=end)
+        text = _EXIT.format(workers=1 + index % 2, delay=rng.uniform(0, 0.08), end=end)
         try:
-            done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=_PATIENCE)
+            done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=_PATIENCE)
             fault = "" if done.returncode == 0 and not done.stderr else f"exit {done.returncode} {done.stderr[-200:]}"
         except subprocess.TimeoutExpired:
             fault = "hung"
@@ -251,11 +283,7 @@ def many_threads(calls: int) -> str:
             if not np.array_equal(call(), wanted):
                 faults.append(f"thread {seed}: {name} is wrong")
 
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        mock.patch.dict(os.environ, {"UNSTRIDE_CACHE_DIR": f"{folder}/cache"}),
-        mock.patch.object(engine, "compile_object", counted),
-    ):
+    with _empty_cache(), mock.patch.object(engine, "compile_object", counted):
         threads = [threading.Thread(target=work, args=(seed,)) for seed in range(_THREADS)]
         for thread in threads:
             thread.start()
@@ -340,8 +368,12 @@ def run(tally: Tally, full: bool) -> None:
     interrupts(tally, INTERRUPTS[full])
     exits(tally, EXITS[full])
     calls = CALLS[full]
-    faults = forks.alone(lambda: many_threads(calls), seconds=3600)
-    tally.add_all("calls of 16 threads", calls * _THREADS, filter(None, faults.split("\n")))
+    said = forks.alone(lambda: many_threads(calls), seconds=3600)
+    tally.add_all("calls of 16 threads", calls * _THREADS, filter(None, said.split("\n")))
+    rounds = ROUNDS[full]
+    answer = forks.alone(lambda: json.dumps(sharing.storm(rounds)), seconds=3600)
+    made, faults = json.loads(answer) if answer.startswith("[") else (0, [answer])
+    tally.add_all("calls of layers shared by threads", made, faults)
     schedulers(tally, full)
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from tests.poison import given_up_weights_are_nan
 
 import unstride
 from unstride.dialects.functional import ConvTranspose
@@ -19,17 +20,9 @@ _THREADS = 4
 
 
 @pytest.fixture
-def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Packed weights that are given up become NaN at once: whoever still computes with them shows it."""
-    made = packing.aligned_empty
-
-    def empty(count: int, dtype: Any) -> NDArray[Any]:
-        memory = made(count, dtype)
-        given = memory[:]
-        weakref.finalize(given, memory.fill, np.nan)
-        return given
-
-    monkeypatch.setattr(packing, "aligned_empty", empty)
+def poisoned() -> Iterator[None]:
+    with given_up_weights_are_nan():
+        yield
 
 
 @pytest.mark.usefixtures("poisoned")
