@@ -77,8 +77,7 @@ def packed(case: Case, filter: Array, bias: Array | None) -> program.Weights:
     chosen = weights.program
     if case.l2_bytes and case.seed % 4 > 1 and not chosen.only_clipped:
         kinds = list(chosen.plans.prices(problem, chosen.machine))
-        chosen.kinds[problem] = kinds[case.seed // 4 % len(kinds)]
-        chosen.forget(problem)
+        chosen.kinds.setdefault(problem, kinds[case.seed // 4 % len(kinds)])
     return weights
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cached_property
 from operator import itemgetter
 
+from unstride._lazy import lazy
 from unstride.plan.across import AcrossPlan, vector_count
 from unstride.plan.job import Job, Panel
 from unstride.plan.launch import STREAM, STRIP_BYTES, Grid, Launch, LaunchBuilder, largest, round_up
@@ -100,7 +100,7 @@ class AcrossLaunch(LaunchBuilder):
         weaving = 0.35 if in_place else (1.0 if step != 3 else 2.5) * self.result_distance
         return -(-tasks // self.threads) * (reading + 3 * filled / lanes + weaving * woven + 2000)
 
-    @cached_property
+    @lazy
     def _steps_by_height(self) -> Counter[int]:
         """How many steps of the inner loop, over all panels, have tiles of each height."""
         found: Counter[int] = Counter()

@@ -57,7 +57,7 @@ class Plans:
     def clipped(self) -> DirectPlan:
         return plan_direct(self.structure, self.isa, clipped=True)
 
-    @cached_property
+    @lazy
     def overlap(self) -> DirectPlan | None:
         return plan_overlap(self.structure, self.isa)
 

@@ -155,7 +155,7 @@ class Program:
             found = self._kernels.setdefault(kind, made)  # of two threads, the first one's is used by both
         return found
 
-    @cached_property
+    @lazy
     def preferred(self) -> Kernel:
         """The kernel that large enough maps will use."""
         return self.kernel("clipped" if self.only_clipped else self.plans.preferred(self.machine))
