@@ -24,8 +24,9 @@ from tests.compiler.guard import Room
 from tests.compiler.walled import Wall
 from unstride.plan.choose import Plans
 from unstride.plan.gradient_job import BiasJob, GradientJob
-from unstride.plan.job import Job
+from unstride.plan.job import Job, Panel
 from unstride.plan.machine import Machine
+from unstride.plan.winograd import WinogradPlan
 from unstride.problem import DTYPE_BYTES, Problem
 from unstride.runtime import cache as store
 from unstride.runtime import gradients, packing, pool, program
@@ -115,6 +116,19 @@ def forced(kind: str) -> Iterator[None]:
         yield
 
 
+def _spoil_what_vanishes(plan: WinogradPlan, packed: Any) -> None:
+    """Make NaN of the weights that are zero for every kernel: Winograd promises not to multiply them."""
+    in_v, in_x = plan.residues
+    for panel in plan.panels:
+        shape = (plan.v.size, plan.x.size, panel[Panel.OUTER_COUNT], in_v.count, in_x.count)
+        size = int(np.prod(shape)) * panel[Panel.RUN] * panel[Panel.VECTORS] * plan.direct.tile.lanes
+        points = packed[panel[Panel.WEIGHTS] :][:size].reshape(*shape, -1)
+        points[: panel[Panel.SHORT_V]] = np.nan
+        points[:, : panel[Panel.SHORT_X]] = np.nan
+        points[-1, :, :, in_v.full :] = np.nan
+        points[:, -1, :, :, in_x.full :] = np.nan
+
+
 class Apart(Room):
     """A room whose kernels run one task at a time."""
 
@@ -175,7 +189,15 @@ class Apart(Room):
                 array[...] = _BYTE
                 return array
 
+            keep = program.Weights.keep
+
+            def spoilt(weights: program.Weights, kernel: program.Kernel, array: Any) -> None:
+                if isinstance(kernel.plan, WinogradPlan):
+                    _spoil_what_vanishes(kernel.plan, array)
+                keep(weights, kernel, array)
+
             with (
+                mock.patch.object(program.Weights, "keep", spoilt),
                 mock.patch.object(packing, "aligned_empty", nan_packed),
                 mock.patch.object(program, "_take_scratch", nan_scratch),
                 mock.patch.object(packing, "pool", _stub(self._pack)),

@@ -54,16 +54,18 @@ class Tally:
         return f"{self.name}: {self.runs} runs, {self.failures} failures"
 
 
-def main(name: str, run: Callable[[Tally, bool], None], description: str | None) -> None:
-    """The command line of one program; does not return."""
+def main(name: str, run: Callable[..., None], description: str | None, *, seeded: bool = False) -> None:
+    """The command line of one program; does not return. A program that is `seeded` is told a seed."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--quick", action="store_true", help="a slice, in seconds (the default)")
     size.add_argument("--full", action="store_true", help="every count of the score card")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the counts here, too")
+    if seeded:
+        parser.add_argument("--seed", type=int, default=0, help="another draw (0)")
     options = parser.parse_args()
     tally, start = Tally(name), time.perf_counter()
-    run(tally, options.full)
+    run(tally, options.full, **({"seed": options.seed} if seeded else {}))
     if not tally.runs:
         tally.add("nothing", "no run was made")
     if options.json:

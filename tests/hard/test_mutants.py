@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import resource
+from functools import partial
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -10,8 +13,9 @@ import numpy as np
 import pytest
 
 from tests.compiler.cases import Case
-from tests.hard import apart, checks, mutants, mutations
+from tests.hard import apart, checks, forks, mutants, mutations
 from tests.hard.origins import Origins
+from unstride.codegen import winograd
 from unstride.codegen.gradient_bias import bias_ir
 from unstride.codegen.numbers import Numbers
 from unstride.problem import Problem
@@ -199,6 +203,17 @@ def test_a_box_that_is_copied_without_need_is_noticed() -> None:
         checks.in_place(padded, "source", True)
 
 
+def test_weights_that_vanish_are_not_multiplied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are zero, so results do not show it, only the time they take."""
+    case = Case(Problem.parse("scatter f32 NXC GIOX n1 g1 i16 o64 x9x9 k3x3 s2x2 d1x1 b0x0 y19x19"), seed=1)
+    check = partial(checks.by_kind, "winograd", partial(checks.apart, case, True))
+    assert check() == ""
+    monkeypatch.setenv("UNSTRIDE_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(store, "memory", {})
+    monkeypatch.setattr(winograd._Driver, "_vanishes", lambda self, panel, point: self.e.int(0).differs(0))
+    assert "nan" in check()
+
+
 # --- the program -----------------------------------------------------------------------------------------------------
 
 
@@ -215,6 +230,28 @@ def test_lines_know_who_wrote_them() -> None:
     assert str(place) == "gradient_bias.py _emit_reduce"
     assert place.text.startswith("line, lines, segments = ")
     assert origins.of("nothing", mutant.old).file == "?"
+
+
+@pytest.mark.parametrize("answer", ["caught: a wrong result", "died of SIGSEGV", "died of SIGABRT", "died of SIGXCPU"])
+def test_a_fault_is_caught(answer: str) -> None:
+    assert mutants.verdict(answer) == answer
+
+
+@pytest.mark.parametrize("answer", ["hung", "died of SIGKILL", "died of SIGTERM", "met OSError: no thread"])
+def test_a_process_that_ends_for_other_reasons_tells_nothing(answer: str) -> None:
+    """It may have been stopped, or starved: the mutant counts as a survivor."""
+    assert mutants.verdict(answer) == f"survived, for its process {answer}"
+
+
+def test_code_that_computes_without_end_is_caught() -> None:
+    def endless() -> str:
+        resource.setrlimit(resource.RLIMIT_CPU, (1, 60))
+        while True:
+            pass
+
+    text = bias_ir(Numbers("f32", host().isa))
+    subject = mutants.Subject("bias f32", text, host().isa, ("fold", "reduce"), Origins(), [endless])
+    assert forks.alone(partial(mutants.tried, subject, text, b""), seconds=60) == "died of SIGXCPU"
 
 
 def test_the_right_code_and_the_same_code_are_told_apart_from_mutants(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -200,6 +200,9 @@ class _Driver(Box):
         """The strip is [channel][plane][row][x]; results wait in lines [row of the tile][v][x]."""
         super().geometry()
         e, lanes, count = self.e, self.numbers.lanes, self.x1 - self.x0
+        # Neighbouring positions read neighbouring pixels.
+        self.source_x = self.x0 + self.get(Job.SOURCE_X_FIRST)
+        self.columns = count + (self.get(Job.SOURCE_X_SPAN) - 1)
         self.flat = self.get(Job.FLAT).differs(0)
         self.row_pitch = e.select(self.flat, self.columns, (self.columns + (2 * lanes - 1)) & -lanes)
         self.plane_pitch = (self.rows * self.row_pitch + (lanes - 1)) & -lanes

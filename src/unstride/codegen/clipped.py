@@ -53,6 +53,11 @@ class ClippedDriver(DirectDriver):
         source = e.ptr(self.get(Job.SOURCE), self.numbers.stored) + (self.n0 * n + first_v * v + first_x * x)
         self.strip = Ptr(e, e.b.select(in_place, source.value, strip.value), self.numbers.computed)
 
+    def _fill_row(self, target: Ptr, source: Ptr, v: Int) -> None:
+        """All of the row exists."""
+        first = v * self.get(Job.SOURCE_V_STRIDE) + self.source_x * self.get(Job.SOURCE_X_STRIDE)
+        self._fill_pixels(target, source + first, self.columns)
+
     def panel(self, panel: Ptr) -> None:
         e = self.e
         offset, alive = self.result_offset(panel)
@@ -61,7 +66,6 @@ class ClippedDriver(DirectDriver):
                 pixels = self.images * self.out_rows * self.out_columns
                 e.call(self.zero, self.out, pixels * panel.int(Panel.GROUP_WIDTH))
             size = self.numbers.isa.vector_bytes // self.numbers.lanes
-            self.tile_args.store(TileArgs.TAP_COUNT, e.int(1))
             self.tile_args.store(TileArgs.RUN, panel.int(Panel.RUN))
             self.tile_args.store(TileArgs.WEIGHTS, self.get(Job.WEIGHTS) + panel.int(Panel.WEIGHTS) * size)
             self._add_taps(panel)

@@ -230,6 +230,9 @@ class Emitter:
         """A loop. `inner` says that the time of a kernel is spent in its body, however long that is."""
         if stop is None:
             start, stop = 0, start
+        if _turns_once(start, stop, step):
+            yield self.int(start)
+            return
         stop_raw = self.raw(stop)
         before = self.b.block
         body, after = self.function.append_basic_block("loop"), self.function.append_basic_block("done")
@@ -256,6 +259,9 @@ class Emitter:
         """A loop that carries `values`: the body replaces the items of the list it is given, and after the loop
         `values` itself holds the last ones. (A Var would do, but hundreds of them are slow to clean up.)
         `some` promises that the body runs at least once."""
+        if _turns_once(start, stop, step):
+            yield self.int(start), values
+            return
         stop_raw = self.raw(stop)
         before = self.b.block
         body, after = self.function.append_basic_block("fold"), self.function.append_basic_block("done")
@@ -329,3 +335,8 @@ def mangle(typ: Any) -> str:
 
 def _is(value: IntLike, constant: Count) -> bool:
     return isinstance(value, int) and value == constant
+
+
+def _turns_once(start: IntLike, stop: IntLike, step: Count) -> bool:
+    """Whether a loop is none: what it does is known to be done once."""
+    return isinstance(start, int) and isinstance(stop, int) and start < stop <= start + step

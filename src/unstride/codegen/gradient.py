@@ -265,7 +265,8 @@ class _Driver:
         args.store(TileArgs.VECTORS, vectors)
         args.store(TileArgs.ROWS, row_values)
         args.store(TileArgs.VECTOR_PITCH, place.vector_pitch)
-        args.store(TileArgs.ROW_PITCH, place.row_pitch)
+        if not place.depthwise:
+            args.store(TileArgs.ROW_PITCH, place.row_pitch)
         args.store(TileArgs.VECTOR_STEP, place.vector_step)
         args.store(TileArgs.ROW_STEP, place.row_step)
         runs, length = place.runs, e.max(x1 - x0, 0)

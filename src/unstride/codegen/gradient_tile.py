@@ -29,7 +29,7 @@ class TileArgs(IntEnum):
     VECTORS = auto()  # addresses of the first position, but for the run
     ROWS = auto()
     VECTOR_PITCH = auto()  # elements per pixel of the strip
-    ROW_PITCH = auto()
+    ROW_PITCH = auto()  # depthwise, there is one pitch: the same channels lie on both sides
     VECTOR_STEP = auto()  # elements from one position to the next
     ROW_STEP = auto()
     VECTOR_RUNS = auto()  # addresses of lists of pixels where runs start
@@ -102,7 +102,8 @@ class _Tile:
         vectors = e.ptr(get(TileArgs.VECTORS), self.numbers.computed)
         rows = e.ptr(get(TileArgs.ROWS), self.numbers.computed)
         vector_runs, row_runs = e.ptr(get(TileArgs.VECTOR_RUNS), I64), e.ptr(get(TileArgs.ROW_RUNS), I64)
-        vector_pitch, row_pitch = get(TileArgs.VECTOR_PITCH), get(TileArgs.ROW_PITCH)
+        vector_pitch = get(TileArgs.VECTOR_PITCH)
+        row_pitch = vector_pitch if self.depthwise else get(TileArgs.ROW_PITCH)
         vector_step, row_step = get(TileArgs.VECTOR_STEP), get(TileArgs.ROW_STEP)
         length = get(TileArgs.LENGTH)
         for run in e.range(get(TileArgs.RUNS)):

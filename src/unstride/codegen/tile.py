@@ -49,7 +49,7 @@ class TileKind:
     most_rows: int
     most_vectors: int
     bare: bool = False  # sums of whole vectors; bias and activation come later
-    accumulates: bool = False  # sums start from what the result holds
+    accumulates: bool = False  # one tap is added to what the result holds
     regular: bool = False  # rows lie evenly: SOURCES[0:2] is (first, bytes between), RESULTS[0] the first line
 
     @property
@@ -126,7 +126,8 @@ class _Tile:
         run = args.int(TileArgs.RUN)
         weights = e.ptr(args.int(TileArgs.WEIGHTS), self.numbers.computed)
         sources = [e.ptr(address, self.numbers.computed) for address in self._sources()]
-        for tap, acc in e.fold(0, args.int(TileArgs.TAP_COUNT), 1, self.acc):
+        count = 1 if self.kind.accumulates else args.int(TileArgs.TAP_COUNT)
+        for tap, acc in e.fold(0, count, 1, self.acc):
             shift, first = taps.int(tap * 2), taps.int(tap * 2 + 1)
             rows = [source + shift for source in sources]
             panel = weights + first
