@@ -70,11 +70,14 @@ class Numbers:
             return e.b.fptrunc(value, _like(F16, value))
         return _float_to_half(e, value)
 
+    @property
+    def fused(self) -> bool:
+        """Whether the machine multiplies and adds in one instruction."""
+        return self.isa.name != "sse2"
+
     def multiply_add(self, e: Emitter, a: Any, b: Any, c: Any) -> Any:
         """a*b + c; fused where the machine can (SSE2 would call a library function for it)."""
-        if self.isa.name == "sse2":
-            return e.b.fadd(e.b.fmul(a, b), c)
-        return e.fma(a, b, c)
+        return e.fma(a, b, c) if self.fused else e.b.fadd(e.b.fmul(a, b), c)
 
 
 def constant(typ: Any, value: float | int) -> Any:

@@ -107,7 +107,8 @@ class _Tile:
         self.lanes = numbers.lanes
         self.typ = vector(numbers.computed, self.lanes)
         self.width = vectors * self.lanes
-        self.unrolled = (rows, vectors) == (kind.most_rows, kind.most_vectors)
+        # Where products need registers of their own, those of a second step would push sums out.
+        self.unrolled = numbers.fused and (rows, vectors) == (kind.most_rows, kind.most_vectors)
 
     def emit(self) -> None:
         self.acc = [constant(self.typ, 0.0)] * (self.rows * self.vectors)
