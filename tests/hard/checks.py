@@ -270,7 +270,7 @@ def _whole_lines(family: Family, rng: Random, seed: int) -> Case:
     """Stride 1, or two phases that are woven in registers; rows are all there and as long as the tile that computes
     them, or longer."""
     groups, ci, co = rng.choice(family.channels)
-    k, v = rng.choice(((1, 3), (2, 2), (2, 3))), rng.randint(1, 6)
+    k, v = rng.choice(((1, 1), (1, 3), (2, 2), (2, 3))), rng.randint(1, 6)
     isa = host().isa
     if rng.random() < 0.5:
         tallest = max(row_counts(isa))

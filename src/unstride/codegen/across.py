@@ -277,10 +277,10 @@ class _Driver(Box):
         alone = rows.equals(panel.int(Panel.FLUSH_WIDTH) * step)
         longest = max(vector_count(self.numbers.isa, height) for height in self.heights)
         widest = e.select(alone, Ptr(e, e.module.globals["widths"], I64).int(rows), longest)
-        # Two phases are woven in registers, by the tallest tile. Flat rows must be one run in the result too.
+        # Two phases are woven in registers, by the tallest tile. Several flat rows lie apart in the result.
         both = e.b.and_(e.b.and_(rows.equals(max(row_counts(self.numbers.isa))), alone), step.equals(2))
         both = e.b.and_(both, e.b.not_(self.flat))
-        one = e.b.or_(e.b.not_(self.flat), self._one_run())
+        one = e.b.or_(e.b.not_(self.flat), (self.v1 - self.v0).equals(1))
         one = e.b.and_(one, step.equals(1))
         tests = [
             e.b.or_(one, both),
@@ -293,11 +293,6 @@ class _Driver(Box):
         for test in tests[1:]:
             tests[0] = e.b.and_(tests[0], test)
         return tests[0]
-
-    def _one_run(self) -> Any:
-        """Whether the rows of a flat box follow one another in the result as they do in the source."""
-        steps = self.get(Job.RESULT_V_STEP).equals(1)
-        return self.e.b.and_(steps, self.get(Job.RESULT_V_STRIDE).equals(self.x_pitch))
 
     def _row_of(self, v_ranges: Ptr) -> Int:
         """The offset of the box's first element in a channel's result, of the panel's (first) v-phase."""
@@ -342,24 +337,16 @@ class _Driver(Box):
     def _flush(self, panel: Ptr, place: Int, v_ranges: Ptr, hull: tuple[Int, Int]) -> None:
         e = self.e
         step, stride = self.get(Job.RESULT_X_STEP), self.get(Job.RESULT_V_STRIDE)
-        plain = e.b.and_(self.flat, e.b.and_(step.equals(1), self._one_run()))
-        with e.either(plain) as (then, otherwise):
-            with then:  # the rows of the result are one run too
-                for c in e.range(panel.int(Panel.FLUSH_WIDTH)):
-                    target = self._channel(panel, c) + (place + self._row_of(v_ranges))
-                    line = self.out + c * self.line_pitch
-                    e.call(self.narrow, target, line, (self.v1 - self.v0) * self.x_pitch)
-            with otherwise:
-                phases, per_phase = panel.int(Panel.V_PHASES), panel.int(Panel.FLUSH_WIDTH) * step
-                for v in e.range(*hull):
-                    for phase in e.range(phases):
-                        v_range = v_ranges + phase * len(VRange)
-                        alive = e.b.and_(v >= v_range.int(VRange.LOW), v < v_range.int(VRange.HIGH))
-                        with e.when(alive):
-                            row = v_range.int(VRange.PHASE) - self.get(Job.RESULT_V_BEGIN)
-                            at = (v * self.get(Job.RESULT_V_STEP) + row) * stride
-                            lines = self.out + (phase * per_phase * self.line_pitch + (v - self.v0) * self.x_pitch)
-                            self._flush_row(panel, place + at, lines)
+        phases, per_phase = panel.int(Panel.V_PHASES), panel.int(Panel.FLUSH_WIDTH) * step
+        for v in e.range(*hull):
+            for phase in e.range(phases):
+                v_range = v_ranges + phase * len(VRange)
+                alive = e.b.and_(v >= v_range.int(VRange.LOW), v < v_range.int(VRange.HIGH))
+                with e.when(alive):
+                    row = v_range.int(VRange.PHASE) - self.get(Job.RESULT_V_BEGIN)
+                    at = (v * self.get(Job.RESULT_V_STEP) + row) * stride
+                    lines = self.out + (phase * per_phase * self.line_pitch + (v - self.v0) * self.x_pitch)
+                    self._flush_row(panel, place + at, lines)
 
     def _channel(self, panel: Ptr, c: Int) -> Ptr:
         """Where a channel of the chunk starts in the result."""
