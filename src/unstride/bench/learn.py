@@ -29,6 +29,7 @@ from unstride.runtime.program import pack
 __all__ = ["main"]
 
 _SECONDS = 0.25  # for the kernels of one layer
+_SHOWN = 5
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -44,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stderr.write(f"\r{index + 1}/{options.layers} ")
         for kind in times:
             excess[kind].append((times[kind] / times["direct"]) / (prices[kind] / prices["direct"]))
-        losses.append(times[chosen] / min(times.values()))
+        losses.append((times[chosen] / min(times.values()), chosen, min(times, key=lambda kind: times[kind]), problem))
     sys.stderr.write("\n")
     print(f"{host().isa.name}, {current_threads()} threads, {options.layers} layers of seed {options.seed}")
     print("kind      layers  time over price, relative to direct: median (quarter, three quarters)")
@@ -52,10 +53,12 @@ def main(arguments: list[str] | None = None) -> int:
         if values:
             low, high = np.quantile(values, (0.25, 0.75))
             print(f"{kind:9} {len(values):6}  {median(values):.2f} ({low:.2f}, {high:.2f})")
-    mean = exp(sum(map(log, losses)) / len(losses))
-    good = sum(loss < 1.05 for loss in losses) / len(losses)
+    mean = exp(sum(log(loss) for loss, *_ in losses) / len(losses))
+    good = sum(loss < 1.05 for loss, *_ in losses) / len(losses)
     print(f"the planner's choice takes {mean:.3f} times as long as the best (geometric mean);")
-    print(f"within 5 % of it in {good:.0%} of the layers, worst {max(losses):.2f}")
+    print(f"within 5 % of it in {good:.0%} of the layers; the worst:")
+    for loss, chosen, best, problem in sorted(losses, key=lambda row: -row[0])[:_SHOWN]:
+        print(f"{loss:5.2f}  {chosen} instead of {best}: {problem}")
     return 0
 
 

@@ -16,13 +16,11 @@ from unstride.codegen.strips import emit_narrow
 from unstride.codegen.tile import TileArgs
 from unstride.plan.job import X_RANGES, Job, Panel, TapRange, VRange, XRange
 
-__all__ = ["ClippedDriver"]
+__all__ = ["ClippedDriver", "UnpaddedDriver"]
 
 
-class ClippedDriver(DirectDriver):
-    def __init__(self, module: Any, numbers: Numbers, family: DirectFamily) -> None:
-        self.narrow = emit_narrow(module, numbers)
-        super().__init__(module, numbers, family)
+class UnpaddedDriver(DirectDriver):
+    """Drivers that never read padding."""
 
     def reach_source(self) -> None:
         """The strip holds only what exists, or nothing at all where the source can be read in place."""
@@ -57,6 +55,12 @@ class ClippedDriver(DirectDriver):
         """All of the row exists."""
         first = v * self.get(Job.SOURCE_V_STRIDE) + self.source_x * self.get(Job.SOURCE_X_STRIDE)
         self._fill_pixels(target, source + first, self.columns)
+
+
+class ClippedDriver(UnpaddedDriver):
+    def __init__(self, module: Any, numbers: Numbers, family: DirectFamily) -> None:
+        self.narrow = emit_narrow(module, numbers)
+        super().__init__(module, numbers, family)
 
     def panel(self, panel: Ptr) -> None:
         e = self.e

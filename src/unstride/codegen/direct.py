@@ -37,19 +37,21 @@ class DirectFamily:
     vectors: int
     clipped: bool = False
     overlapping: bool = False
+    banded: bool = False
 
     @classmethod
     def of(cls, plan: DirectPlan, activation: str) -> DirectFamily:
         dtype, layout = plan.structure.dtype, plan.structure.data_layout
         kind = (dtype, plan.isa.name, layout == "NCX", plan.depthwise, activation)
-        return cls(*kind, plan.tile.rows, plan.tile.vectors, plan.clipped, plan.overlapping)
+        return cls(*kind, plan.tile.rows, plan.tile.vectors, plan.clipped, plan.overlapping, plan.banded)
 
     @property
     def key(self) -> str:
         layout = "ncx" if self.channel_major else "nxc"
         kind = "depthwise" if self.depthwise else "direct"
-        clipped = " overlapping" if self.overlapping else " clipped" if self.clipped else ""
-        return f"{kind} {self.dtype} {layout} {self.activation} {self.rows}x{self.vectors}{clipped}"
+        ways = {"banded": self.banded, "overlapping": self.overlapping, "clipped": self.clipped}
+        way = next((f" {name}" for name, is_so in ways.items() if is_so), "")
+        return f"{kind} {self.dtype} {layout} {self.activation} {self.rows}x{self.vectors}{way}"
 
     @property
     def symbols(self) -> tuple[str, ...]:
@@ -68,12 +70,13 @@ class DirectFamily:
 
 
 def _driver_of(family: DirectFamily) -> type[DirectDriver]:
-    if not family.clipped:
+    if not family.clipped and not family.banded:
         return DirectDriver
-    from unstride.codegen.clipped import ClippedDriver  # which are built on this file
+    from unstride.codegen.banded import BandedDriver  # which are built on this file
+    from unstride.codegen.clipped import ClippedDriver
     from unstride.codegen.overlap import OverlapDriver
 
-    return OverlapDriver if family.overlapping else ClippedDriver
+    return BandedDriver if family.banded else OverlapDriver if family.overlapping else ClippedDriver
 
 
 class DirectDriver(Box):
@@ -144,14 +147,18 @@ class DirectDriver(Box):
             x_range = self.sizes + self.get(Job.X_RANGES) + panel.int(Panel.X_RANGE) * (X_RANGES * len(XRange))
             rows = (e.max(v_range.int(VRange.LOW), self.v0), e.min(v_range.int(VRange.HIGH), self.v1))
             place = self.place(panel, v_range.int(VRange.PHASE), offset)
-            if not self.through_strip:
-                to = place.result
-                self.tile_args.store(TileArgs.STREAM, self.streamed(to.at(*to.origin), to.by_image, to.by_v, to.by_x))
+            self.stream_to(place)
             for index in e.range(1 if self.channel_major else X_RANGES):
                 self._region(panel, place, rows, x_range + index * len(XRange), index)
             if self.channel_major:
                 with e.when(panel.int(Panel.FLUSH).differs(0)):
                     self.flush(panel, offset)
+
+    def stream_to(self, place: Place) -> None:
+        """Tell the tiles whether results go past the caches."""
+        if not self.through_strip:
+            to = place.result
+            self.tile_args.store(TileArgs.STREAM, self.streamed(to.at(*to.origin), to.by_image, to.by_v, to.by_x))
 
     def _list_taps(self, panel: Ptr) -> Int:
         """Write the (source, weights) offsets of the taps that read something real; returns how many.

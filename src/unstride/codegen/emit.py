@@ -249,6 +249,18 @@ class Emitter:
         self.b.cbranch(self.b.icmp_signed("<", following, stop_raw), body, after)
         self.b.position_at_end(after)
 
+    def while_below(self, var: Var, stop: IntLike) -> Iterator[Int]:
+        """A loop for as long as `var` is below `stop`; the body moves it on."""
+        look, body, after = (self.function.append_basic_block(name) for name in ("look", "while", "done"))
+        self.b.branch(look)
+        self.b.position_at_end(look)
+        value = var.get()
+        self.b.cbranch(value < stop, body, after)
+        self.b.position_at_end(body)
+        yield value
+        self.b.branch(look)
+        self.b.position_at_end(after)
+
     def unseen(self, value: Any, register: str) -> Any:
         """The same value in the same register of this class (an assembler constraint), but LLVM cannot tell."""
         return self.b.asm(ir.FunctionType(value.type, [value.type]), "", f"={register},0", [value])

@@ -75,17 +75,18 @@ class OverlapDriver(ClippedDriver):
         return count.get()
 
     def _fold(self, panel: Ptr) -> None:
-        """Add the patch of every pixel: each of its rows is one run of products and of sums.
+        """Add the patch of every pixel: each of its rows is one run of products and of sums, or one for each element.
 
         Patches that overlap are not added one right after the other, since a sum that was just stored cannot be loaded
         again at another offset for a while: pixels go by residues of x, so far apart that they do not touch.
         """
         e, width, pitch = self.e, panel.int(Panel.GROUP_WIDTH), panel.int(Panel.PRODUCTS)
-        run = self.get(Job.KERNEL_X) * width
+        dense, kernel, dilation = self.get(Job.DILATION_X).equals(1), self.get(Job.KERNEL_X), self.get(Job.DILATION_X)
+        runs, run = e.select(dense, 1, kernel), e.select(dense, kernel * width, width)
         step_v, step_x = self.get(Job.RESULT_V_STEP), self.get(Job.RESULT_X_STEP)
         line_length = self.out_columns * width
         first_x = (self.source_x - self.x0) * step_x * width
-        apart = (self.get(Job.KERNEL_X) + step_x - 1) // step_x
+        apart = ((kernel - 1) * dilation + step_x) // step_x
         for image in e.range(self.images):
             for row in e.range(self.rows):
                 products = self._products() + (image * self.rows + row) * self.columns * pitch
@@ -99,13 +100,19 @@ class OverlapDriver(ClippedDriver):
                             start = (residue + apart - self.source_x % apart) % apart
                             for turn in e.range(e.max(self.columns - start + (apart - 1), 0) // apart):
                                 x = start + turn * apart
-                                first = first_x + x * step_x * width
-                                low = e.min(e.max(0 - first, 0), run)
-                                high = e.max(e.min(run, line_length - first), low)
-                                values = products + (x * pitch + k * run + low)
-                                sums = line + (first + low)
-                                for i, lanes in in_vectors(e, high - low, self.numbers.lanes):
-                                    sums.store(i, e.b.fadd(sums.load(i, lanes), values.load(i, lanes)))
+                                patch = products + (x * pitch + k * kernel * width)
+                                for j in e.range(runs):
+                                    first = first_x + (x * step_x + j * dilation) * width
+                                    self._add(line, patch + j * run, first, run, line_length)
+
+    def _add(self, line: Ptr, values: Ptr, first: Int, run: Int, length: Int) -> None:
+        """Add a run of products to a line of sums, at `first`, as far as it lies on the line."""
+        e = self.e
+        low = e.min(e.max(0 - first, 0), run)
+        high = e.max(e.min(run, length - first), low)
+        sums, values = line + (first + low), values + low
+        for i, lanes in in_vectors(e, high - low, self.numbers.lanes):
+            sums.store(i, e.b.fadd(sums.load(i, lanes), values.load(i, lanes)))
 
     def _activate(self, panel: Ptr) -> None:
         e, kind = self.e, self.family.activation

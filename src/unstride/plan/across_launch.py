@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from math import prod
 from operator import itemgetter
 
 from unstride._lazy import lazy
@@ -98,7 +99,13 @@ class AcrossLaunch(LaunchBuilder):
         in_place = step == 1 or (step == 2 and not self.flat and not plan.few)
         in_place &= self.problem.dtype in ("f32", "f64")
         weaving = 0.35 if in_place else (1.0 if step != 3 else 2.5) * self.result_distance
-        return -(-tasks // self.threads) * (reading + 3 * filled / lanes + weaving * woven + 2000)
+        # Every channel of the source begins on another page, which has to be found if the source is large.
+        planes = len(plan.direct.planes) * plan.direct.reduce_channels * self.problem.groups
+        far = prod(self.problem.data_shape) * self.problem.itemsize > 2 * self.machine.l2_bytes
+        pages = planes + filled * self.problem.itemsize / 4096
+        filling = 3 * filled / lanes + (100 * pages if far else 0)
+        listing = 120 * len(plan.panels) / blocks
+        return -(-tasks // self.threads) * (reading + filling + listing + weaving * woven + 2000)
 
     @lazy
     def _steps_by_height(self) -> Counter[int]:

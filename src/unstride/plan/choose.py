@@ -21,16 +21,18 @@ __all__ = ["KINDS", "SCALE", "Plan", "Plans", "choose", "special_plan"]
 
 Plan = DirectPlan | WinogradPlan | AcrossPlan
 
-KINDS = ("direct", "clipped", "overlap", "winograd", "across")
+KINDS = ("direct", "banded", "clipped", "overlap", "winograd", "across")
 
 # How much longer than its model says a kernel takes, relative to the direct one: the median over random layers that are
 # in no list, by `python -m unstride.bench.learn`. The models know caches and registers; this is what they leave out.
 SCALE = {
-    "avx512": {"direct": 1.0, "clipped": 1.0, "overlap": 0.85, "winograd": 1.1, "across": 1.05},
-    "avx2": {"direct": 1.0, "clipped": 0.85, "overlap": 0.85, "winograd": 1.05, "across": 1.05},
+    "avx512": {"direct": 1.0, "banded": 0.92, "clipped": 1.0, "overlap": 0.85, "winograd": 1.1, "across": 1.0},
+    "avx2": {"direct": 1.0, "banded": 0.95, "clipped": 0.85, "overlap": 0.85, "winograd": 1.05, "across": 1.1},
 }
 
-_SECOND = 40_000.0  # cycles: a gain below this is not worth the compilation and the packing of a second kernel
+# What another kernel than the one for large maps must gain, in cycles: it has to be compiled and packed for. The direct
+# one, which serves the sizes that others leave, need not gain as much on tiny maps.
+_ANOTHER = 40_000.0
 
 
 def special_plan(structure: Structure, isa: ISA, accuracy: str) -> WinogradPlan | AcrossPlan | None:
@@ -61,8 +63,12 @@ class Plans:
     def overlap(self) -> DirectPlan | None:
         return plan_overlap(self.structure, self.isa)
 
+    @lazy
+    def banded(self) -> DirectPlan:
+        return plan_direct(self.structure, self.isa, banded=True)
+
     def of(self, kind: str) -> Plan:
-        found = getattr(self, kind) if kind in ("direct", "clipped", "overlap") else self.special
+        found = getattr(self, kind) if kind in ("direct", "banded", "clipped", "overlap") else self.special
         assert found is not None
         return found
 
@@ -70,6 +76,8 @@ class Plans:
         """What each kernel that can compute the problem would cost, in cycles of one thread."""
         direct = LaunchBuilder(self.direct, problem, machine, 1)
         found = {"direct": direct.best_grid()[1]}
+        if direct.is_padded:
+            found["banded"] = LaunchBuilder(self.banded, problem, machine, 1).best_grid()[1]
         if direct.may_gain_by_clipping:
             found["clipped"] = LaunchBuilder(self.clipped, problem, machine, 1).best_grid()[1]
         if self.overlap and not direct.prefill:
@@ -99,8 +107,15 @@ class Plans:
         return self._cheapest(problem, machine, self.preferred(machine))
 
     def _cheapest(self, problem: Problem, machine: Machine, usual: str) -> str:
-        prices, scale = self.prices(problem, machine), SCALE.get(self.isa.name, {})
-        return min(prices, key=lambda kind: prices[kind] * scale.get(kind, 1.0) + (0.0 if kind == usual else _SECOND))
+        scale = SCALE.get(self.isa.name, {})
+        prices = {kind: price * scale.get(kind, 1.0) for kind, price in self.prices(problem, machine).items()}
+
+        def effort(kind: str) -> float:
+            if kind == usual:
+                return 0.0
+            return min(_ANOTHER, prices[kind] / 5) if kind == "direct" else _ANOTHER
+
+        return min(prices, key=lambda kind: prices[kind] + effort(kind))
 
     def launches(self, kind: str, problem: Problem, machine: Machine, threads: int) -> tuple[Launch, ...]:
         """The launches of one size: the kernel's own, and the direct one that Winograd may leave units to."""
@@ -122,7 +137,7 @@ def choose(
     >>> from unstride.plan.machine import AVX2
     >>> p = Problem.parse("scatter f32 NXC GIOX n1 g1 i64 o64 x28x28 k4x4 s2x2 d1x1 b1x1 y56x56")
     >>> choose(p, Machine(AVX2, 2), 2)[0].algorithm, choose(p, Machine(AVX2, 2), 2, "strict")[0].algorithm
-    ('winograd F(3,2)xF(3,2)', 'direct')
+    ('winograd F(3,2)xF(3,2)', 'direct, in bands')
     """
     plans = Plans(problem.structure, machine.isa, accuracy)
     kind = plans.cheapest(problem, machine)

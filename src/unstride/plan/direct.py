@@ -63,6 +63,7 @@ class DirectPlan:
     tile: Tile
     axes: tuple[AxisPhases, ...]
     merged: bool
+    banded: bool  # positions at which the same taps read the source are computed together, without padding
     overlapping: bool  # all products of a pixel at once, added afterwards
     clipped: bool  # each tap runs over just the positions at which it reads the source, never padding
     through_strip: bool  # results pass through an L2 strip and are transposed on the way out
@@ -96,17 +97,20 @@ class DirectPlan:
         return prod(len(axis.phases) for axis in self.axes)
 
 
-def plan_direct(structure: Structure, isa: ISA, *, clipped: bool = False, merge: bool = True) -> DirectPlan:
+def plan_direct(
+    structure: Structure, isa: ISA, *, clipped: bool = False, banded: bool = False, merge: bool = True
+) -> DirectPlan:
     """The direct plan of a structure.
 
     A `clipped` plan never multiplies padding: every tap is added on its own, over the positions at which it reads the
-    source. Weights that are not finite need that, and small maps under wide kernels gain by it.
+    source. Weights that are not finite need that, and small maps under wide kernels gain by it. Nor does a `banded`
+    plan, which takes together the positions at which the same taps read the source.
     """
-    return _Builder(structure, isa, clipped, merge).build()
+    return _Builder(structure, isa, clipped, merge, banded).build()
 
 
 class _Builder:
-    def __init__(self, structure: Structure, isa: ISA, clipped: bool, merge: bool) -> None:
+    def __init__(self, structure: Structure, isa: ISA, clipped: bool, merge: bool, banded: bool) -> None:
         s = self.structure = structure
         self.isa = isa
         scatter = s.direction == "scatter"
@@ -118,8 +122,10 @@ class _Builder:
         compute_bytes = 8 if s.dtype == "f64" else 4
         self.tile = _tile(isa, isa.lanes(compute_bytes), self.depthwise)
         self.through_strip = s.data_layout == "NCX" or clipped
-        self.clipped = clipped
-        self.merged = merge and not clipped and not self.depthwise and s.groups == 1 and self._merging_pays()
+        self.clipped, self.banded = clipped, banded
+        self.merged = (
+            merge and not clipped and not banded and not self.depthwise and s.groups == 1 and self._merging_pays()
+        )
         self.pixel_pitch = self._pixel_pitch(compute_bytes)
         self.classes = self._classes()
 
@@ -149,7 +155,7 @@ class _Builder:
         """How many x-taps of a class are one contiguous run of source elements: all of them, or 1."""
         taps = column_class.taps.taps
         consecutive = taps[-1].a - taps[0].a == len(taps) - 1
-        dense = self.structure.groups == 1 and self.pixel_pitch == self.reduce and not self.clipped
+        dense = self.structure.groups == 1 and self.pixel_pitch == self.reduce and not self.clipped and not self.banded
         return len(taps) if dense and consecutive else 1
 
     def build(self) -> DirectPlan:
@@ -227,6 +233,7 @@ class _Builder:
             structure=s,
             isa=self.isa,
             algorithm=self._algorithm(),
+            banded=self.banded,
             overlapping=False,
             clipped=self.clipped,
             reason=self._reason(),
@@ -283,11 +290,13 @@ class _Builder:
 
     def _algorithm(self) -> str:
         kind = "depthwise" if self.depthwise else "direct"
-        return f"{kind}, clipped" if self.clipped else kind
+        return f"{kind}, clipped" if self.clipped else f"{kind}, in bands" if self.banded else kind
 
     def _reason(self) -> str:
         if self.clipped:
             return "each tap runs over just the positions at which it reads the source"
+        if self.banded:
+            return "positions at which the same taps read the source are computed together"
         if self.depthwise:
             return "one channel per group: vectors run over channels"
         how = "x-phases merged into columns" if self.merged else "one column block per x-phase"

@@ -109,6 +109,7 @@ class Job(_Field):
     KERNEL_V = auto()  # overlap-add: the patch of a pixel
     KERNEL_X = auto()
     DILATION_V = auto()
+    DILATION_X = auto()
     HOLES = auto()  # 1 if the out strip starts as REST, since not every element of it is computed
 
 

@@ -101,6 +101,16 @@ class _Axis:
                 useful += max(0, min(high - 1, last) - max(low, first) + 1)
         return useful / pairs if pairs else 1.0
 
+    def bands(self, unit: int) -> float:
+        """Into how many stretches with the same taps the positions of a box of `unit` fall, in the mean."""
+        step, (first, last) = self.phases.source_step, self.hull(reach=False)
+        borders: set[int] = set()
+        for tap in {tap for phase in self.phases.phases for tap in phase.taps}:
+            low = -((tap.a + self.source_shift) // step)
+            high = (self.source_size - 1 - tap.a - self.source_shift) // step + 1
+            borders |= {border for border in (low, high) if first < border < last}
+        return 1.0 + len(borders) * min(1.0, unit / max(1, last - first))
+
     def hull(self, *, reach: bool) -> tuple[int, int]:
         alive = [(low, high) for low, high in self.ranges(reach=reach) if high > low]
         return (min(low for low, _ in alive), max(high for _, high in alive)) if alive else (0, 0)
@@ -234,8 +244,11 @@ class LaunchBuilder:
         units = -(-self.batch // grid.images) * -(-nv // grid.v_unit) * -(-nx // grid.x_unit)
         tasks = units * self.outer_positions * blocks
         tiles = -(-grid.images * grid.v_unit * grid.x_unit // tile.rows)
-        share = self.v.useful_share if grid.v_unit == 1 or plan.clipped else 1.0
-        if plan.clipped or (grid.x_unit == 1 and not self._long_runs):
+        unpadded = plan.clipped or plan.banded
+        regions = self.v.bands(grid.v_unit) * self.x.bands(grid.x_unit) if plan.banded else 1.0
+        tiles += round(regions / 4)  # the last tile of a region is half empty, and has but some of the taps
+        share = self.v.useful_share if grid.v_unit == 1 or unpadded else 1.0
+        if unpadded or (grid.x_unit == 1 and not self._long_runs):
             share *= self.x.useful_share
         weights = plan.packed_elements / blocks
         products = tiles * tile.rows * share * weights / (2 * tile.lanes)
@@ -258,7 +271,10 @@ class LaunchBuilder:
                 * self.result_distance
             )
         calls = self._steps if plan.clipped else len(plan.panels)
-        listing = (200 * len(plan.panels) + (_CLIPPED_CALL * share if plan.clipped else _CALL) * calls * tiles) / blocks
+        listing = 8 * self._steps * regions / blocks if plan.banded else 0.0
+        listing += (
+            200 * len(plan.panels) + (_CLIPPED_CALL * share if plan.clipped else _CALL) * calls * tiles
+        ) / blocks
         reading = max(products, streamed) + 0.3 * min(products, streamed)  # they overlap, but not quite
         return -(-tasks // self.threads) * (reading + filling + listing + 3000)
 
@@ -276,10 +292,18 @@ class LaunchBuilder:
         elements are only bias: the clipped kernel activates them itself, which may round otherwise than what others
         store there.
         """
-        if self.plan.merged or self.plan.depthwise or self.plan.clipped or self.prefill:
-            return False
-        padded = self.v.useful_share * self.x.useful_share <= 0.98
-        return padded or self.panel_bytes >= self.machine.l2_bytes // 4
+        large = self.panel_bytes >= self.machine.l2_bytes // 4
+        return self.is_padded or (self._may_be_clipped and large)
+
+    @property
+    def is_padded(self) -> bool:
+        """Whether much of the direct kernel's work would be products with padding, and another may leave it out."""
+        return self._may_be_clipped and self.v.useful_share * self.x.useful_share <= 0.98
+
+    @property
+    def _may_be_clipped(self) -> bool:
+        plan = self.plan
+        return not (plan.merged or plan.depthwise or plan.clipped or plan.banded or self.prefill)
 
     @lazy
     def panel_bytes(self) -> int:
@@ -309,7 +333,7 @@ class LaunchBuilder:
     def _strip_pixels(self, images: int, v: int, x: int) -> int:
         rows = self.v.phases.source_step * (v - 1) + self.v.phases.span
         columns = self.x.phases.source_step * (x - 1) + self.x.phases.span
-        if self.plan.clipped:
+        if self.plan.clipped or self.plan.banded:
             rows, columns = min(rows, self.v.source_size), min(columns, self.x.source_size)
         return images * len(self.plan.planes) * rows * columns
 
@@ -402,7 +426,7 @@ class LaunchBuilder:
         return [0, *grid.panel_blocks]
 
     def _tap_table(self) -> list[int]:
-        if not self.plan.clipped:
+        if not self.plan.clipped and not self.plan.banded:
             return []
         table: list[int] = []
         for taps in self.plan.inner_taps:

@@ -22,14 +22,13 @@ __all__ = ["OverlapLaunch", "plan_overlap"]
 
 _MOST_CHANNELS = 48  # of the result: with more, phases fill their vectors well enough
 _STRIP_BYTES = 512 * 1024
-_FOLD, _FOLD_VECTOR = 14.0, 2.5  # cycles of adding one row of a patch, and of each of its vectors
+_FOLD, _FOLD_VECTOR = 14.0, 2.5  # cycles of adding one run of a patch, and of each of its vectors
 
 
 def plan_overlap(structure: Structure, isa: ISA) -> DirectPlan | None:
     """The plan, or None where it cannot be used or has nothing to gain."""
     s = structure
-    plain = s.direction == "scatter" and s.dilation[-1] == 1 and s.kernel[-1] > 1
-    if not plain or s.co > _MOST_CHANNELS or (s.ci == s.co == 1):
+    if s.direction != "scatter" or s.kernel[-1] == 1 or s.co > _MOST_CHANNELS or (s.ci == s.co == 1):
         return None
     base = plan_direct(s, isa, clipped=True)
     if base.needs_prefill:
@@ -143,7 +142,8 @@ class OverlapLaunch(LaunchBuilder):
             streamed /= max(1, tasks // blocks // self.threads)
         kernel = (1, *self.problem.kernel)[-2:]
         rounds = len(plan.flush_ends) * len(plan.outer_phases) / blocks
-        folding = pixels * kernel[0] * (_FOLD + _FOLD_VECTOR * kernel[1] * self.problem.co / lanes) * rounds
+        runs = 1 if self.problem.dilation[-1] == 1 else kernel[1]
+        folding = pixels * kernel[0] * (_FOLD * runs + _FOLD_VECTOR * kernel[1] * self.problem.co / lanes) * rounds
         filling = self._strip_pixels(*box) * plan.reduce_channels * self.problem.groups * 5 / lanes
         out = self._out_bytes(*box) / self.compute_bytes * rounds
         leaving = out * (1.0 + 1.0 * self.result_distance)
@@ -163,7 +163,7 @@ class OverlapLaunch(LaunchBuilder):
         fields = list(base.fields)
         start = fields[Job.OFFSET_PRODUCTS] = base.scratch_per_slot
         fields[Job.KERNEL_V], fields[Job.KERNEL_X] = (1, *self.problem.kernel)[-2:]
-        fields[Job.DILATION_V] = (1, *self.problem.dilation)[-2]
+        fields[Job.DILATION_V], fields[Job.DILATION_X] = (1, *self.problem.dilation)[-2:]
         total = start + round_up(self._products_bytes(grid.images, grid.v_unit, grid.x_unit))
         fields[Job.SCRATCH_PER_SLOT] = total
         return replace(base, fields=tuple(fields), scratch_per_slot=total)
