@@ -24,6 +24,7 @@ from unstride.runtime.machine import host
 __all__ = ["differs", "exact_operands", "outside_bound", "real_operands", "run"]
 
 Array = npt.NDArray[Any]
+draws_kernels = True
 
 
 def exact_operands(case: Case) -> tuple[Array, Array, Array | None]:
@@ -75,7 +76,7 @@ def packed(case: Case, filter: Array, bias: Array | None) -> program.Weights:
     problem = case.problem
     weights = program.pack(problem.structure, machine(case), filter, bias, case.activation, SLOPE, case.accuracy)
     chosen = weights.program
-    if case.l2_bytes and case.seed % 4 > 1 and not chosen.only_clipped:
+    if draws_kernels and case.l2_bytes and case.seed % 4 > 1 and not chosen.only_clipped:
         kinds = list(chosen.plans.prices(problem, chosen.machine))
         chosen.kinds.setdefault(problem, kinds[case.seed // 4 % len(kinds)])
     return weights

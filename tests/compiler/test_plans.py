@@ -99,7 +99,15 @@ def test_scratch_of_every_workload_is_at_most_16_mib() -> None:
             for launch in launches:
                 used = max(1, min(launch.threads, launch.tasks))
                 assert launch.scratch_per_slot * used <= 16 * 2**20, f"{layer.name} {problem}"
-    assert roads == {"direct", "direct, in bands", "direct, clipped", "depthwise", "overlap-add", "across x", "winograd"}
+    assert roads == {
+        "direct",
+        "direct, in bands",
+        "direct, clipped",
+        "depthwise",
+        "overlap-add",
+        "across x",
+        "winograd",
+    }
 
 
 def test_explanation_names_what_was_decided() -> None:

@@ -112,7 +112,7 @@ def forced(kind: str) -> Iterator[None]:
         return kind if kind in plans.prices(problem, machine) else usual(plans, problem, machine)
 
     program.program.cache_clear()  # which remembers what it chose
-    with mock.patch.object(Plans, "cheapest", cheapest):
+    with mock.patch.object(Plans, "cheapest", cheapest), mock.patch.object(judge, "draws_kernels", False):
         yield
 
 

@@ -55,13 +55,16 @@ _DENSE_DEEP = (*_DENSE, (1, 128, 6), (2, 64, 5), (1, 1024, 2), (2, 512, 3))
 _DEPTHWISE = ((17, 1, 1), (40, 1, 1), (16, 1, 1), (70, 1, 1), (33, 1, 1))
 _WINOGRAD = ((1, 16, 64), (1, 17, 70), (1, 32, 80), (1, 33, 65), (1, 128, 64))
 _NARROW = ((1, 5, 3), (1, 2, 1), (1, 17, 2), (1, 3, 4), (6, 1, 1), (3, 2, 2), (1, 3, 6), (1, 2, 12), (1, 4, 7))
+_FEW = ((1, 5, 3), (1, 17, 1), (1, 3, 17), (2, 3, 5), (1, 128, 2), (3, 2, 7), (1, 9, 16), (1, 4, 33))
 _SUMMED = tuple((1, n, n) for n in (*range(1, 19), 31, 32, 33, 40))
 FAMILIES = (
-    Family("direct f32 nxc *", "direct", "NXC", channels=_DENSE_DEEP),
-    Family("direct f32 ncx *", "direct", "NCX", channels=_DENSE_DEEP, weight=2),
-    Family("direct f16 ncx *", "direct", "NCX", channels=_DENSE_DEEP, dtype="f16"),
+    Family("direct f32 nxc *x2", "direct", "NXC", channels=_DENSE_DEEP),
+    Family("direct f32 ncx *x2", "direct", "NCX", channels=_DENSE_DEEP, weight=2),
+    Family("direct f16 ncx *x2", "direct", "NCX", channels=_DENSE_DEEP, dtype="f16"),
     # f32 is hardly ever copied there
     Family("direct f16 nxc * clipped", "clipped", "NXC", channels=_DENSE_DEEP, dtype="f16"),
+    Family("direct f16 nxc * banded", "banded", "NXC", channels=_DENSE_DEEP, dtype="f16", weight=2),
+    Family("direct f32 ncx * overlapping", "overlap", "NCX", channels=_FEW, weight=3),
     Family("depthwise f32 nxc *", "direct", "NXC", channels=_DEPTHWISE),
     Family("across f32 *", "across", "NCX", "standard", _NARROW, weight=3),
     Family("winograd * f32 nxc *", "winograd", "NXC", "standard", _WINOGRAD, weight=2),
@@ -119,6 +122,8 @@ def _kernel_check(family: Family, rng: Random, index: int) -> Check:
     at_end, kind = bool(index % 2), rng.random()
     if family.key.endswith("clipped"):
         return partial(clipped, _case(family, rng, index), index)
+    if family.kind in ("banded", "overlap"):
+        return partial(threaded if kind < 0.15 else apart, _case(family, rng, index), at_end)
     if family.key.startswith("direct f32 nxc") and kind < 0.12:
         return partial(in_place, _without_padding(rng, index), "source", at_end)
     if family.key.startswith("across") and kind < 0.16:

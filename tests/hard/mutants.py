@@ -38,7 +38,7 @@ from unstride.runtime import elf, engine, gradients, program
 
 MUTANTS = (10, 400)
 CHECKS = (12, 900)
-_MOST_CHECKS = 3_000
+_MOST_CHECKS = 2_000
 _SHARE = 0.99
 _WEIGHT = 500
 SURVIVED, SAME, REFUSED = "survived", "the same code", "refused by LLVM"
@@ -86,7 +86,7 @@ class Subject:
     symbols: tuple[str, ...]
     origins: Origins
     checks: list[Check] = field(default_factory=list)
-    seconds: float = 0.0  # what all checks take on the right code
+    seconds: float = 30.0  # what all checks take on the right code; more than that until it is known
 
 
 def subjects(count: int) -> list[Subject]:

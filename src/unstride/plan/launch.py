@@ -103,13 +103,19 @@ class _Axis:
 
     def bands(self, unit: int) -> float:
         """Into how many stretches with the same taps the positions of a box of `unit` fall, in the mean."""
+        borders, positions = self._borders
+        return 1.0 + borders * min(1.0, unit / max(1, positions))
+
+    @lazy
+    def _borders(self) -> tuple[int, int]:
+        """At how many positions a tap comes in or goes out, and how many positions there are."""
         step, (first, last) = self.phases.source_step, self.hull(reach=False)
         borders: set[int] = set()
-        for tap in {tap for phase in self.phases.phases for tap in phase.taps}:
-            low = -((tap.a + self.source_shift) // step)
-            high = (self.source_size - 1 - tap.a - self.source_shift) // step + 1
+        for tap in {tap.a for phase in self.phases.phases for tap in phase.taps}:
+            low = -((tap + self.source_shift) // step)
+            high = (self.source_size - 1 - tap - self.source_shift) // step + 1
             borders |= {border for border in (low, high) if first < border < last}
-        return 1.0 + len(borders) * min(1.0, unit / max(1, last - first))
+        return len(borders), last - first
 
     def hull(self, *, reach: bool) -> tuple[int, int]:
         alive = [(low, high) for low, high in self.ranges(reach=reach) if high > low]
