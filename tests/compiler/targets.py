@@ -20,6 +20,7 @@ from unstride.codegen.numbers import Numbers
 from unstride.plan.choose import Plan, special_plan
 from unstride.plan.direct import DirectPlan, plan_direct
 from unstride.plan.machine import ISA, ISAS
+from unstride.plan.overlap import plan_overlap
 from unstride.problem import DATA_LAYOUTS, DTYPE_BYTES, Structure
 from unstride.runtime import elf, engine
 
@@ -27,6 +28,8 @@ from unstride.runtime import elf, engine
 KINDS = {
     "dense": (1, 64, 64, 3),
     "depthwise": (64, 1, 1, 3),
+    "banded": (1, 64, 64, 3),
+    "overlap": (1, 64, 5, 4),
     "clipped": (1, 64, 64, 3),
     "clipped_depthwise": (64, 1, 1, 3),
     "across": (1, 16, 2, 4),
@@ -64,7 +67,10 @@ class Target:
         structure = Structure(*head, (kernel, kernel), (2, 2), (1, 1))
         accuracy = {"winograd": "standard", "fast": "fast"}.get(self.kind, "strict")
         special = special_plan(structure, self.isa, accuracy) if self.kind in ("across", "winograd", "fast") else None
-        return special or plan_direct(structure, self.isa, clipped=self.kind.startswith("clipped"))
+        if self.kind == "overlap":
+            special = plan_overlap(structure, self.isa)
+        ways = {"clipped": self.kind.startswith("clipped"), "banded": self.kind == "banded"}
+        return special or plan_direct(structure, self.isa, **ways)
 
     def ir(self) -> str:
         return family_of(self.plan, self.activation).build(Numbers(self.dtype, self.isa))
