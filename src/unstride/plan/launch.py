@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import prod
+from itertools import pairwise, product
+from math import ceil, prod
 
 from unstride._lazy import lazy
 from unstride.plan.direct import DirectPlan
@@ -32,6 +33,7 @@ STRIP_BYTES = 240 * 1024
 _DEEP_STRIP_BYTES = 2**20  # where weights come from memory for every strip, few large strips are better than many
 _CALL, _CLIPPED_CALL = 60, 110  # cycles of listing a tile's rows; with sums that are read and written
 STREAM = 5.0  # bytes that a core gets from beyond its L2 in a cycle
+_LOW_TILES = ((0, 0), (2, 5), (4, 6), (8, 9))  # rows, and cycles of a step
 _NOWHERE = (0, 0, 0, 0)
 
 _ROW = AxisPhases(1, 1, (Phase(0, (Tap(0, 0),)),))  # the missing row axis of a 1D case
@@ -101,21 +103,17 @@ class _Axis:
                 useful += max(0, min(high - 1, last) - max(low, first) + 1)
         return useful / pairs if pairs else 1.0
 
-    def bands(self, unit: int) -> float:
-        """Into how many stretches with the same taps the positions of a box of `unit` fall, in the mean."""
-        borders, positions = self._borders
-        return 1.0 + borders * min(1.0, unit / max(1, positions))
-
     @lazy
-    def _borders(self) -> tuple[int, int]:
-        """At how many positions a tap comes in or goes out, and how many positions there are."""
+    def bands(self) -> list[tuple[int, float]]:
+        """Stretches of positions at which the same taps read the source: their lengths, and the share of the taps."""
         step, (first, last) = self.phases.source_step, self.hull(reach=False)
-        borders: set[int] = set()
-        for tap in {tap.a for phase in self.phases.phases for tap in phase.taps}:
-            low = -((tap + self.source_shift) // step)
-            high = (self.source_size - 1 - tap - self.source_shift) // step + 1
-            borders |= {border for border in (low, high) if first < border < last}
-        return len(borders), last - first
+        taps = [tap.a + self.source_shift for phase in self.phases.phases for tap in phase.taps]
+        lives = [(-(a // step), (self.source_size - 1 - a) // step + 1) for a in taps]
+        borders = sorted({first, last, *(at for life in lives for at in life if first < at < last)})
+        return [
+            (high - low, sum(begin <= low < end for begin, end in lives) / len(lives))
+            for low, high in pairwise(borders)
+        ]
 
     def hull(self, *, reach: bool) -> tuple[int, int]:
         alive = [(low, high) for low, high in self.ranges(reach=reach) if high > low]
@@ -251,18 +249,21 @@ class LaunchBuilder:
         tasks = units * self.outer_positions * blocks
         tiles = -(-grid.images * grid.v_unit * grid.x_unit // tile.rows)
         unpadded = plan.clipped or plan.banded
-        regions = self.v.bands(grid.v_unit) * self.x.bands(grid.x_unit) if plan.banded else 1.0
-        tiles += round(regions / 4)  # the last tile of a region is half empty, and has but some of the taps
         share = self.v.useful_share if grid.v_unit == 1 or unpadded else 1.0
         if unpadded or (grid.x_unit == 1 and not self._long_runs):
             share *= self.x.useful_share
         weights = plan.packed_elements / blocks
-        products = tiles * tile.rows * share * weights / (2 * tile.lanes)
+        regions, full = 1.0, tiles * share
+        if plan.banded:
+            regions, tiles, full = self._band_tiles(grid, nv * nx)
+        products = full * tile.rows * weights / (2 * tile.lanes)
         streamed = weights * share * self.compute_bytes / STREAM
         if weights * self.compute_bytes <= self.machine.l2_bytes / 2:
             streamed /= max(1, tasks // blocks // self.threads)  # read once, used by every unit that follows
         strip = self._strip_bytes(grid.images, grid.v_unit, grid.x_unit)
-        if not plan.clipped and strip + self.panel_bytes > self.machine.l2_bytes:
+        if plan.banded and self.panel_bytes > self.machine.l2_bytes // 4:
+            streamed *= max(1.0, regions)  # every region reads them again
+        elif not plan.clipped and strip + self.panel_bytes > self.machine.l2_bytes:
             streamed *= tiles  # a panel is gone before the next rows need it
         channels = plan.reduce_channels * self.problem.groups
         filling = self._strip_pixels(grid.images, grid.v_unit, grid.x_unit) * channels * 5 / tile.lanes
@@ -283,6 +284,21 @@ class LaunchBuilder:
         ) / blocks
         reading = max(products, streamed) + 0.3 * min(products, streamed)  # they overlap, but not quite
         return -(-tasks // self.threads) * (reading + filling + listing + 3000)
+
+    def _band_tiles(self, grid: Grid, positions: int) -> tuple[float, int, float]:
+        """Of a box in bands: regions, tiles, and what these come to in tiles with all taps."""
+        regions = tiles = full = 0.0
+        rows = self.plan.tile.rows
+        for (v, v_share), (x, x_share) in product(self.v.bands, self.x.bands):
+            height, length = min(v, grid.v_unit), min(x, grid.x_unit)
+            times = v * x / (height * length)
+            whole, rest = divmod(grid.images * height * length, rows)
+            # A low tile takes longer than its share: it waits for weights, and for its own last sums.
+            fitting = next((cycles for height, cycles in _LOW_TILES if height >= rest), rows)
+            regions, tiles = regions + times, tiles + times * (whole + (rest > 0))
+            full += times * (whole + fitting / rows) * v_share * x_share
+        part = grid.v_unit * grid.x_unit / positions
+        return regions * part, ceil(tiles * part), full * part
 
     @lazy
     def result_distance(self) -> float:

@@ -26,11 +26,14 @@ class WinogradLaunch(LaunchBuilder):
 
     @property
     def price(self) -> float | None:
-        """Cycles of one thread; None where it cannot be used, or the map is too small to think of it."""
+        """Cycles of one thread; None where it cannot be used, or the map is too small to think of it.
+
+        What is too little for two threads costs twice: others can be cut finer, and this one seldom runs alone.
+        """
         tiles = self._tiles_by_axis()
         if self.prefill or self.batch * self.outer_positions * tiles[0] * tiles[1] < 8:
             return None
-        return sum(self._costs(*self._units()[3:]))
+        return 2 * min(self._slowest(blocks, 2) for blocks in self._block_choices(2))
 
     def launches(self) -> tuple[Launch, Launch]:
         """The Winograd launch, and the direct one, cut alike, for the units that Winograd leaves.
@@ -97,16 +100,19 @@ class WinogradLaunch(LaunchBuilder):
         return images, v_tiles, x_tiles, self.batch * per_image * self.outer_positions, units
 
     def _winograd_grid(self) -> Grid:
-        images, v_tiles, x_tiles, tiles, units = self._units()
-        before, products, after = self._costs(tiles, units)
-
-        def slowest(blocks: tuple[int, ...]) -> float:
-            """What the busiest thread spends; every block of panels transforms the source anew."""
-            each = (before + (products + after) / len(blocks)) / units
-            return -(-units * len(blocks) // self.threads) * each
-
-        blocks = min((self._panel_blocks(count) for count in range(1, 4 * self.threads + 1)), key=slowest)
+        images, v_tiles, x_tiles, *_ = self._units()
+        blocks = min(self._block_choices(self.threads), key=lambda blocks: self._slowest(blocks, self.threads))
         return Grid(images, v_tiles * self.winograd.v.outputs, x_tiles * self.winograd.x.outputs, blocks)
+
+    def _block_choices(self, threads: int) -> list[tuple[int, ...]]:
+        return [self._panel_blocks(count) for count in range(1, 4 * threads + 1)]
+
+    def _slowest(self, blocks: tuple[int, ...], threads: int) -> float:
+        """What the busiest thread spends; every block of panels transforms the source anew."""
+        *_, tiles, units = self._units()
+        before, products, after = self._costs(tiles, units)
+        each = (before + (products + after) / len(blocks)) / units
+        return -(-units * len(blocks) // threads) * each
 
     def _costs(self, tiles: int, units: int) -> tuple[float, float, float]:
         """Cycles of filling and the input transform, of the products, and of the output transform.
