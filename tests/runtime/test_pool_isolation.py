@@ -38,6 +38,7 @@ def test_an_interrupt_comes_soon_and_leaves_nothing_running(child: object, threa
             def send():
                 time.sleep(0.15)
                 os.kill(os.getpid(), signal.SIGINT)
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
             threading.Thread(target=send, daemon=True).start()
             words[0] = 3_000_000
             try:
