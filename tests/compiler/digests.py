@@ -32,12 +32,15 @@ def digest(case: Case) -> str:
 def spread(case: Case) -> list[str]:
     """The different digests of one problem over threads and splits: one, if all is well.
 
-    Winograd's cut follows the cache, never the threads; direct kernels give the same bits for every cut.
+    Winograd's cut follows the cache, never the threads; other kernels give the same bits for every cut. The kernel is
+    the same for all: which one it is may depend on the cache, too.
     """
     variants = [replace(case, threads=t, l2_bytes=l2) for t in THREADS for l2 in _L2_BYTES]
-    if judge.algorithm(case).startswith("winograd"):
+    kind = judge.chosen_kind(case, *judge.real_operands(case)[1:])
+    if kind == "winograd":
         variants = [variant for variant in variants if variant.l2_bytes == 0]
-    return sorted({digest(variant) for variant in variants})
+    with judge.forced(kind):
+        return sorted({digest(variant) for variant in variants})
 
 
 def lines(count: int, seed: int) -> Iterator[str]:

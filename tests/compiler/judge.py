@@ -7,12 +7,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from math import prod
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import numpy.typing as npt
 
 from tests.compiler.cases import SLOPE, Case
-from unstride.plan.choose import special_plan
+from unstride.plan.choose import Plans, special_plan
 from unstride.plan.direct import plan_direct
 from unstride.plan.machine import Machine
 from unstride.plan.winograd import WinogradPlan
@@ -80,6 +81,27 @@ def packed(case: Case, filter: Array, bias: Array | None) -> program.Weights:
         kinds = list(chosen.plans.prices(problem, chosen.machine))
         chosen.kinds.setdefault(problem, kinds[case.seed // 4 % len(kinds)])
     return weights
+
+
+@contextmanager
+def forced(kind: str) -> Iterator[None]:
+    """Inside, problems are computed by this kind of kernel wherever it can, whatever it costs."""
+    usual = Plans.cheapest
+
+    def cheapest(plans: Plans, problem: Problem, machine: Machine) -> str:
+        return kind if kind in plans.prices(problem, machine) else usual(plans, problem, machine)
+
+    program.program.cache_clear()  # which remembers what it chose
+    with mock.patch.object(Plans, "cheapest", cheapest), mock.patch(f"{__name__}.draws_kernels", False):
+        yield
+    program.program.cache_clear()
+
+
+def chosen_kind(case: Case, filter: Array, bias: Array | None) -> str:
+    """The kind of kernel that computes a case."""
+    made = packed(case, filter, bias).program
+    made.step(case.problem, case.threads)
+    return made.kinds[case.problem]
 
 
 def algorithm(case: Case) -> str:

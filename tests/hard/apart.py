@@ -22,16 +22,14 @@ from tests.compiler import judge
 from tests.compiler.cases import Case
 from tests.compiler.guard import Room
 from tests.compiler.walled import Wall
-from unstride.plan.choose import Plans
 from unstride.plan.gradient_job import BiasJob, GradientJob
 from unstride.plan.job import Job, Panel
-from unstride.plan.machine import Machine
 from unstride.plan.winograd import WinogradPlan
-from unstride.problem import DTYPE_BYTES, Problem
+from unstride.problem import DTYPE_BYTES
 from unstride.runtime import cache as store
 from unstride.runtime import gradients, packing, pool, program
 
-__all__ = ["Apart", "ApartGradients", "forced"]
+__all__ = ["Apart", "ApartGradients"]
 
 _TASK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 _BYTE = 0xFF  # all ones: a NaN of any type, which no arithmetic gives
@@ -101,19 +99,6 @@ def _is_code_of(kernels: str, address: int) -> bool:
 
 def _stub(parallel: Parallel) -> SimpleNamespace:
     return SimpleNamespace(parallel=parallel, current_threads=pool.current_threads)
-
-
-@contextmanager
-def forced(kind: str) -> Iterator[None]:
-    """Inside, problems are computed by this kind of kernel wherever it can, whatever it costs."""
-    usual = Plans.cheapest
-
-    def cheapest(plans: Plans, problem: Problem, machine: Machine) -> str:
-        return kind if kind in plans.prices(problem, machine) else usual(plans, problem, machine)
-
-    program.program.cache_clear()  # which remembers what it chose
-    with mock.patch.object(Plans, "cheapest", cheapest), mock.patch.object(judge, "draws_kernels", False):
-        yield
 
 
 def _spoil_what_vanishes(plan: WinogradPlan, packed: Any) -> None:

@@ -22,7 +22,7 @@ from tests.compiler.cases import Case, draw
 from tests.compiler.guard import Room
 from tests.compiler.walled import Wall
 from tests.gradients.arrays import integers
-from tests.hard.apart import Apart, ApartGradients, forced
+from tests.hard.apart import Apart, ApartGradients
 from unstride.cases import random_problem
 from unstride.plan.across import row_counts, vector_count
 from unstride.problem import Problem
@@ -114,7 +114,7 @@ def _kernel(family: Family, rng: Random, index: int) -> Check:
 
 def by_kind(kind: str, check: Check) -> str:
     """A check with the kernel of its family, even where another one would be cheaper."""
-    with forced(kind):
+    with judge.forced(kind):
         return check()
 
 
