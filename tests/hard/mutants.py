@@ -64,6 +64,11 @@ REASONS = (
         "a tile that is inside is stored element by element, as those at an edge are",
     ),
     (
+        "across* run",
+        "self.x1 * step - begin <= self.get(Job.RESULT_X_SIZE),",
+        "lines wait in scratch and are copied; it would matter under a negative begin of two woven phases, unchecked here",
+    ),
+    (
         "winograd* pack",
         "row.append(e.b.select(step < 0, zero, value))",
         "the kernel's first element is never this tap of a phase",
