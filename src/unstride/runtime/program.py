@@ -147,11 +147,11 @@ class Program:
         self._steps: dict[tuple[Problem, int], Step] = {}
 
     def kernel(self, kind: str) -> Kernel:
-        """The kernel of a kind; the clipped one shares the direct one's packing."""
+        """The kernel of a kind; those that only visit positions in another order share the direct one's packing."""
         found = self._kernels.get(kind)
         if found is None:
-            packs_like = self.kernel("direct") if kind == "clipped" and not self.only_clipped else None
-            made = Kernel(self.plans.of(kind), self.activation, packs_like)
+            shares = kind in ("banded", "clipped") and not self.only_clipped
+            made = Kernel(self.plans.of(kind), self.activation, self.kernel("direct") if shares else None)
             found = self._kernels.setdefault(kind, made)  # of two threads, the first one's is used by both
         return found
 
