@@ -37,7 +37,7 @@ class Unstride:
             layer(x, out=y)
             return y.copy()
 
-        return Prepared(lambda: layer(x, out=y), result, lambda: _note(layer))
+        return Prepared(lambda: layer(x, out=y), result, lambda: _note(layer, x))
 
     def _operator(self, case: Case) -> tuple[Any, NDArray[Any]]:
         p = case.problem
@@ -71,6 +71,6 @@ def _filter(case: Case) -> NDArray[Any]:
     return np.ascontiguousarray(np.moveaxis(case.dense_weights, (0, 1), (-2, -1)))
 
 
-def _note(layer: Any) -> str:
+def _note(layer: Any, data: NDArray[Any]) -> str:
     info = layer.info
-    return f"{info.algorithm}, compiled {info.compiled} in {info.compile_ms:.1f} ms"
+    return f"{layer.algorithm(data.shape)}, compiled {info.compiled} in {info.compile_ms:.1f} ms"

@@ -21,7 +21,7 @@ from unstride.codegen.direct import Callee
 from unstride.codegen.emit import I32, I64, PTR, Emitter, Int, Ptr, vector
 from unstride.codegen.numbers import Numbers, constant
 from unstride.codegen.strips import emit_narrow, in_vectors, transpose_block
-from unstride.plan.across import AcrossPlan, row_counts, vector_count
+from unstride.plan.across import LAST_WIDTHS, AcrossPlan, row_counts, vector_count
 from unstride.plan.job import Job, Panel, VRange
 from unstride.plan.machine import ISA
 
@@ -29,7 +29,6 @@ __all__ = ["AcrossFamily"]
 
 _OVERRUN = 4  # vectors that the last tile of a line may write too many
 _SLACK = 8  # vectors behind the strip that the last tile of a line may read
-_WIDTHS = (1, 2, 4)  # of the last tile of a line, besides the widest
 
 
 class LineArgs(IntEnum):
@@ -120,7 +119,7 @@ class _Line:
         # is moved back and computes the same sums again. If that is a wide one, it is one more turn of the wide loop.
         left = (count - whole + (self.lanes - 1)) // self.lanes
         in_place = args.int(LineArgs.IN_PLACE).differs(0)
-        widths = [0, *(v for v in _WIDTHS if v < wide)]
+        widths = [0, *(v for v in LAST_WIDTHS if v < wide)]
         wide_end = whole + e.select(left > widths[-1], step, 0)
         last = e.select(in_place, count - step, whole)
         for x in e.range(0, wide_end, step):

@@ -42,6 +42,23 @@ class Numbers:
         whole_lines = vectors * self.isa.vector_bytes % LINE_BYTES == 0
         return self.isa.streams and self.stored is self.computed and whole_lines
 
+    def store_lines(self, e: Emitter, lines: list[tuple[Ptr, Any]], vectors: int, stream: Int) -> None:
+        """Store vectors, so many of them side by side; past the caches if `stream` says so and lines are whole."""
+
+        def keep() -> None:
+            for place, value in lines:
+                self.store(place, 0, value)
+
+        if not self.streams(vectors):
+            keep()
+            return
+        with e.either(stream.differs(0)) as (then, otherwise):
+            with then:
+                for place, value in lines:
+                    place.stream(0, value)
+            with otherwise:
+                keep()
+
     def load(self, source: Ptr, offset: Int | int, lanes: int = 0) -> Any:
         """A stored value, widened."""
         return self.widen(source.e, source.as_type(self.stored).load(offset, lanes))

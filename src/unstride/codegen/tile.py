@@ -206,24 +206,16 @@ class _Tile:
                 self._store_rows_in_a_loop(bias, low, high)
 
     def _store_whole_rows(self, bias: list[Any]) -> None:
-        e, nv = self.e, self.vectors
+        nv = self.vectors
         values = [self._epilogue(value, bias[i % nv]) for i, value in enumerate(self.acc)]
-        targets = [self._result(m) for m in range(self.rows)]
-
-        def store() -> None:
-            for i, value in enumerate(values):
-                self._store(targets[i // nv], i % nv, value)
-
+        rows = [self._result(m) for m in range(self.rows)]
         tallest = self.rows == max(self.kind.rows(nv))  # lower ones are rare
-        if self.kind.stores_computed or not tallest or not self.numbers.streams(nv):
-            store()
+        if self.kind.stores_computed or not tallest:
+            for i, value in enumerate(values):
+                self._store(rows[i // nv], i % nv, value)
             return
-        with e.either(self.args.int(TileArgs.STREAM).differs(0)) as (then, otherwise):
-            with then:
-                for i, value in enumerate(values):
-                    targets[i // nv].stream(i % nv * self.lanes, value)
-            with otherwise:
-                store()
+        lines = [(rows[i // nv] + i % nv * self.lanes, value) for i, value in enumerate(values)]
+        self.numbers.store_lines(self.e, lines, nv, self.args.int(TileArgs.STREAM))
 
     def _store_rows_in_a_loop(self, bias: list[Any], low: Int, high: Int) -> None:
         e = self.e

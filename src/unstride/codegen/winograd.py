@@ -369,24 +369,14 @@ class _Driver(Box):
                 self._put_what_fits(outputs, target, column, at, back)
 
     def _put_all(self, outputs: list[list[Any]], target: Ptr, back: _Back) -> None:
-        e = self.e
         rows = [target + back.steps[0] * i for i in range(self.v.outputs)]
         places = [row + back.steps[1] * j for row in rows for j in range(self.x.outputs)]
-        values = [value for line in outputs for value in line]
-
-        def keep() -> None:
-            for place, value in zip(places, values, strict=True):
-                self._put(place, value)
-
-        if self.channel_major or not self.numbers.streams(1):
-            keep()
+        lines = list(zip(places, (value for line in outputs for value in line), strict=True))
+        if not self.channel_major:
+            self.numbers.store_lines(self.e, lines, 1, back.stream)
             return
-        with e.either(back.stream.differs(0)) as (then, otherwise):
-            with then:
-                for place, value in zip(places, values, strict=True):
-                    place.stream(0, value)
-            with otherwise:
-                keep()
+        for place, value in lines:
+            self._put(place, value)
 
     def _streamed(self, panel: Ptr, offset: Int, phase: Int) -> Int:
         if self.channel_major:

@@ -9,7 +9,7 @@ from math import prod
 from operator import itemgetter
 
 from unstride._lazy import lazy
-from unstride.plan.across import AcrossPlan, vector_count
+from unstride.plan.across import LAST_WIDTHS, AcrossPlan, vector_count
 from unstride.plan.job import Job, Panel
 from unstride.plan.launch import STREAM, STRIP_BYTES, Grid, Launch, LaunchBuilder, largest, round_up
 from unstride.plan.machine import Machine
@@ -121,7 +121,7 @@ class AcrossLaunch(LaunchBuilder):
         for height, steps in self._steps_by_height.items():
             widest = vector_count(self.plan.isa, height)
             last = vectors % widest
-            widths = [widest] * (vectors // widest) + [w for w in (1, 2, 4, widest) if w >= last][:1] * (last > 0)
+            widths = [widest] * (vectors // widest) + [w for w in (*LAST_WIDTHS, widest) if w >= last][:1] * (last > 0)
             total += steps * sum(max(height * w / 2, (height + w) / 2, 4.0) for w in widths)
         return total
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import pairwise, product
+from itertools import product
 from math import ceil, prod
 
 from unstride._lazy import lazy
+from unstride.plan.axis import Axis
 from unstride.plan.direct import DirectPlan
 from unstride.plan.job import Job, Outer, Panel, VRange
 from unstride.plan.machine import Machine
@@ -62,64 +63,6 @@ class Grid:
     panel_blocks: tuple[int, ...]  # panel index where each block ends
 
 
-@dataclass(frozen=True)
-class _Axis:
-    """One axis with its sizes."""
-
-    phases: AxisPhases
-    source_size: int
-    result_size: int
-    source_shift: int  # added to source_step*p + a
-    begin: int  # subtracted from result_step*p + r
-
-    def positions(self, r: int, taps: tuple[Tap, ...], *, reach: bool) -> tuple[int, int]:
-        """Positions whose result element of residue r exists (and, with `reach`, that some tap can reach)."""
-        step = self.phases.result_step
-        low = -((r - self.begin) // step)
-        high = (self.result_size - 1 - r + self.begin) // step + 1
-        if reach:
-            first, end = self.reach(taps)
-            low, high = max(low, first), min(high, end)
-        return low, max(low, high)
-
-    def reach(self, taps: tuple[Tap, ...]) -> tuple[int, int]:
-        """Positions from which the first or the last tap (or one between) falls inside the source."""
-        step = self.phases.source_step
-        low = -((taps[-1].a + self.source_shift) // step)
-        return low, (self.source_size - 1 - taps[0].a - self.source_shift) // step + 1
-
-    def ranges(self, *, reach: bool) -> list[tuple[int, int]]:
-        return [self.positions(phase.r, phase.taps, reach=reach) for phase in self.phases.phases]
-
-    @lazy
-    def useful_share(self) -> float:
-        """Of all (position, tap) pairs, the share that reads the source and not its padding."""
-        step, pairs, useful = self.phases.source_step, 0, 0
-        for phase, (low, high) in zip(self.phases.phases, self.ranges(reach=False), strict=True):
-            pairs += len(phase.taps) * (high - low)
-            for tap in phase.taps:
-                first = -((tap.a + self.source_shift) // step)
-                last = (self.source_size - 1 - tap.a - self.source_shift) // step
-                useful += max(0, min(high - 1, last) - max(low, first) + 1)
-        return useful / pairs if pairs else 1.0
-
-    @lazy
-    def bands(self) -> list[tuple[int, float]]:
-        """Stretches of positions at which the same taps read the source: their lengths, and the share of the taps."""
-        step, (first, last) = self.phases.source_step, self.hull(reach=False)
-        taps = [tap.a + self.source_shift for phase in self.phases.phases for tap in phase.taps]
-        lives = [(-(a // step), (self.source_size - 1 - a) // step + 1) for a in taps]
-        borders = sorted({first, last, *(at for life in lives for at in life if first < at < last)})
-        return [
-            (high - low, sum(begin <= low < end for begin, end in lives) / len(lives))
-            for low, high in pairwise(borders)
-        ]
-
-    def hull(self, *, reach: bool) -> tuple[int, int]:
-        alive = [(low, high) for low, high in self.ranges(reach=reach) if high > low]
-        return (min(low for low, _ in alive), max(high for _, high in alive)) if alive else (0, 0)
-
-
 def plan_launch(plan: DirectPlan, problem: Problem, machine: Machine, threads: int) -> Launch:
     """The launch of one problem: its structure must be the plan's."""
     return LaunchBuilder(plan, problem, machine, threads).build()
@@ -138,9 +81,9 @@ class LaunchBuilder:
         if _is_product(problem):
             self.batch, source = _flattened(problem)
             result = source
-        axes = [_Axis(*values) for values in zip(plan.axes, source, result, shifts, begins, strict=True)]
+        axes = [Axis(*values) for values in zip(plan.axes, source, result, shifts, begins, strict=True)]
         self.outer, self.x = axes[:-2], axes[-1]
-        self.v = axes[-2] if problem.rank > 1 else _Axis(_ROW, 1, 1, 0, 0)
+        self.v = axes[-2] if problem.rank > 1 else Axis(_ROW, 1, 1, 0, 0)
         self.prefill = plan.needs_prefill or _mostly_out_of_reach(axes)
         self.compute_bytes = 8 if problem.dtype == "f64" else 4
         self.v_hull, self.x_hull = self.v.hull(reach=self.prefill), self.x.hull(reach=self.prefill)
@@ -519,7 +462,7 @@ def _flattened(problem: Problem) -> tuple[int, tuple[int, ...]]:
     return problem.batch, (*short, pixels)
 
 
-def _mostly_out_of_reach(axes: list[_Axis]) -> bool:
+def _mostly_out_of_reach(axes: list[Axis]) -> bool:
     """Whether so much of the result is only bias that visiting it would be a waste."""
     visited = prod(sum(high - low for low, high in axis.ranges(reach=False)) for axis in axes)
     reached = prod(sum(high - low for low, high in axis.ranges(reach=True)) for axis in axes)

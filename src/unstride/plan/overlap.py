@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import product
+from operator import itemgetter
 
 from unstride.plan.direct import DirectPlan, PanelSource, plan_direct
 from unstride.plan.job import Job, Panel
@@ -22,6 +23,7 @@ __all__ = ["OverlapLaunch", "plan_overlap"]
 
 _MOST_CHANNELS = 48  # of the result: with more, phases fill their vectors well enough
 _STRIP_BYTES = 512 * 1024
+_SHORTEST = 64  # positions of a box along x, unless there are fewer
 _FOLD, _FOLD_VECTOR = 14.0, 2.5  # cycles of adding one run of a patch, and of each of its vectors
 
 
@@ -100,24 +102,21 @@ class OverlapLaunch(LaunchBuilder):
 
     def best_grid(self) -> tuple[Grid, float]:
         nv, nx = self.v_hull[1] - self.v_hull[0], self.x_hull[1] - self.x_hull[0]
-        whole = Grid(1, max(1, nv), max(1, nx), (len(self.plan.panels),))
-        grids = [
-            whole,
-            *(Grid(*box, blocks) for box in dict.fromkeys(self._overlap_boxes(nv, nx)) for blocks in self._cuts()),
-        ]
+        all_panels = (len(self.plan.panels),)
         if not nv * nx * self.outer_positions * self.batch:
-            return whole, 0.0
-        fitting = [g for g in grids if self._room(g.images, g.v_unit, g.x_unit) <= _STRIP_BYTES] or [
-            Grid(1, 1, min(nx, 64), whole.panel_blocks)
-        ]
-        return min(((grid, self._price(grid, nv, nx)) for grid in fitting), key=lambda pair: pair[1])
+            return Grid(1, 1, 1, all_panels), 0.0
+        budget = min(_STRIP_BYTES, self.machine.l2_bytes * 3 // 4)
+        boxes = [box for box in dict.fromkeys(self._overlap_boxes(nv, nx)) if self._room(*box) <= budget]
+        grids = [Grid(*box, blocks) for box in boxes for blocks in self._cuts()]
+        grids = grids or [Grid(1, 1, min(nx, _SHORTEST), all_panels)]
+        return min(((grid, self._price(grid, nv, nx)) for grid in grids), key=itemgetter(1))
 
     def _cuts(self) -> list[tuple[int, ...]]:
         return list(dict.fromkeys(self._panel_blocks(count) for count in (1, self.threads, 4 * self.threads)))
 
     def _overlap_boxes(self, nv: int, nx: int) -> Iterable[tuple[int, int, int]]:
         for pieces in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256):
-            for x in dict.fromkeys((nx, min(nx, 256), min(nx, 64))):
+            for x in dict.fromkeys((nx, min(nx, 256), min(nx, _SHORTEST))):
                 yield 1, -(-nv // pieces), x
             yield -(-self.batch // pieces), nv, nx
 
@@ -126,13 +125,8 @@ class OverlapLaunch(LaunchBuilder):
         plan, tile, lanes = self.plan, self.plan.tile, self.plan.tile.lanes
         blocks = len(grid.panel_blocks)
         box = (grid.images, grid.v_unit, grid.x_unit)
-        tasks = (
-            -(-self.batch // grid.images)
-            * -(-nv // grid.v_unit)
-            * -(-nx // grid.x_unit)
-            * self.outer_positions
-            * blocks
-        )
+        units = -(-self.batch // grid.images) * -(-nv // grid.v_unit) * -(-nx // grid.x_unit)
+        tasks = units * self.outer_positions * blocks
         pixels = self._strip_pixels(*box) // len(plan.planes)
         tiles = -(-pixels // tile.rows)
         products = tiles * tile.rows * plan.packed_elements / blocks / (2 * lanes)
@@ -146,7 +140,7 @@ class OverlapLaunch(LaunchBuilder):
         folding = pixels * kernel[0] * (_FOLD * runs + _FOLD_VECTOR * kernel[1] * self.problem.co / lanes) * rounds
         filling = self._strip_pixels(*box) * plan.reduce_channels * self.problem.groups * 5 / lanes
         out = self._out_bytes(*box) / self.compute_bytes * rounds
-        leaving = out * (1.0 + 1.0 * self.result_distance)
+        leaving = out * (1.0 + self.result_distance)
         reading = max(products, streamed) + 0.3 * min(products, streamed)
         return -(-tasks // self.threads) * (reading + folding + filling + leaving + 3000)
 
