@@ -17,8 +17,10 @@ OPTIONAL = {
     "dask": "needs dask",
 }
 
-settings.register_profile("default", deadline=None, max_examples=100)
-settings.load_profile("default")
+# A commit is judged by the same examples everywhere; `HYPOTHESIS_PROFILE=search` looks for new ones, and for longer.
+settings.register_profile("judge", deadline=None, max_examples=100, derandomize=True)
+settings.register_profile("search", deadline=None, max_examples=2000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "judge"))
 
 _not_run: Counter[str] = Counter()
 

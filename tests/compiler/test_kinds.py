@@ -1,4 +1,7 @@
-"""Every kernel that could compute a size computes the same integers: not only the one that is cheapest there."""
+"""Every kernel that could compute a size computes the same integers: not only the one that is cheapest there.
+
+And for strict results the same bits: a chunk of an array may be cheapest by another kernel than the whole.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from random import Random
 import numpy as np
 import pytest
 
+from tests.compiler import cases, judge
 from unstride.plan.choose import Plans
 from unstride.plan.machine import ISAS, Machine
 from unstride.problem import Problem
@@ -51,6 +55,28 @@ def test_and_on_narrower_instruction_sets(isa: str) -> None:
         pytest.skip(f"this processor is {host().isa.name}")
     machine = Machine(ISAS[isa], 2)
     assert [wrong for line in TELLING[::2] for wrong in _wrong(Problem.parse(line), machine, seed=1)] == []
+
+
+def test_strict_results_are_the_same_bits_by_every_kernel() -> None:
+    rng = Random(5)
+    drawn = [cases.Case(Problem.parse(line), bias=True) for line in TELLING]
+    drawn += [cases.draw(rng, few_kernels=True) for _ in range(150)]
+    kinds: set[str] = set()
+    for case in drawn:
+        results = _strict_results(case)
+        kinds |= results.keys()
+        assert len({result.tobytes() for result in results.values()}) == 1, case
+    assert kinds == {"direct", "banded", "clipped", "across"}
+
+
+def _strict_results(case: cases.Case) -> dict[str, np.ndarray]:
+    problem, (data, filter, bias) = case.problem, judge.real_operands(case)
+    weights = pack(problem.structure, host(), filter, bias, accuracy="strict")
+    results = {}
+    for kind in weights.program.plans.prices(problem, host()):
+        results[kind] = np.full(problem.result_shape, np.nan, data.dtype)
+        weights.launch(weights.program.step_of(kind, problem, 1), data, results[kind])
+    return results
 
 
 def _wrong(problem: Problem, machine: Machine, seed: int) -> list[str]:

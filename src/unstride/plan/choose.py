@@ -47,7 +47,7 @@ class Plans:
     """The plans of one structure, each made when it is first looked at."""
 
     def __init__(self, structure: Structure, isa: ISA, accuracy: str) -> None:
-        self.structure, self.isa = structure, isa
+        self.structure, self.isa, self.strict = structure, isa, accuracy == "strict"
         self.special = special_plan(structure, isa, accuracy)
         self._preferred: dict[Machine, str] = {}
 
@@ -61,7 +61,8 @@ class Plans:
 
     @lazy
     def overlap(self) -> DirectPlan | None:
-        return plan_overlap(self.structure, self.isa)
+        """Not for strict results: it adds up the channels of each tap first, the others one long sum."""
+        return None if self.strict else plan_overlap(self.structure, self.isa)
 
     @lazy
     def banded(self) -> DirectPlan:
