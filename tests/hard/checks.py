@@ -281,7 +281,8 @@ def _whole_lines(family: Family, rng: Random, seed: int) -> Case:
         tallest = max(row_counts(isa))
         x = isa.lanes(4) * (vector_count(isa, tallest) + rng.randint(0, 2))  # rows that fill their vectors are woven
         channels = rng.choice((1, 2)) * tallest // 2
-        sizes = f"x{v}x{x} k2x2 s2x2 d1x1 b0x0 y{2 * v}x{2 * x}"
+        begin = rng.choice((0, 0, 0, -1, -2, 1))  # lines that start or end beside the source
+        sizes = f"x{v}x{x} k2x2 s2x2 d1x1 b0x{begin} y{2 * v}x{2 * x - begin + rng.choice((0, 0, 0, -1, 1))}"
         problem = Problem.parse(f"scatter f32 NCX GIOX n1 g1 i3 o{channels} {sizes}")
         return Case(problem, "none", rng.random() < 0.5, 1, 0, seed, family.accuracy)
     tile = isa.lanes(4) * vector_count(isa, co if groups == 1 and co in row_counts(isa) else 1)

@@ -66,8 +66,7 @@ REASONS = (
     (
         "across* run",
         "self.x1 * step - begin <= self.get(Job.RESULT_X_SIZE),",
-        "lines wait in scratch and are copied; it would matter under a negative begin of two woven phases, "
-        "unchecked here",
+        "lines wait in scratch and are copied",
     ),
     (
         "winograd* pack",

@@ -79,6 +79,16 @@ class _Scope:
         word = re.compile(re.escape(value) + r"(?![\w.])")
         return [line for line in self.lines if word.search(line.partition(" = ")[2] or line)]
 
+    def prefetched(self) -> set[str]:
+        """The values that nothing but a prefetch depends on."""
+        found: set[str] = set()
+        for name, line in reversed(self.made.items()):
+            users = [_NAME.match(use) for use in self.uses(name)]
+            fetched = all("@llvm.prefetch" in use.replace('"', "") for use in self.uses(name))
+            if users and " phi " not in line and (fetched or all(user and user[1] in found for user in users)):
+                found.add(name)
+        return found
+
     def reached(self) -> set[int]:
         """The numbers of the lines that some path from the entry leads to."""
         labels = {match[1]: number for number, line in enumerate(self.lines) if (match := re.match(r"(\S+):$", line))}
@@ -119,7 +129,6 @@ class _Scope:
 def mutants(text: str) -> list[Mutant]:
     """Every single fault that these rules can plant."""
     lines = text.split("\n")
-    prefetched = {match[1] for line in lines if (match := re.search(r"@\"?llvm\.prefetch\S*\(ptr (%[^,]+),", line))}
     starts = [(number, match[1]) for number, line in enumerate(lines) if (match := _DEFINE.match(line))]
     functions = frozenset(name for _, name in starts)
     found = []
@@ -127,6 +136,7 @@ def mutants(text: str) -> list[Mutant]:
         if function == "zero":
             continue
         scope = _Scope(function, lines[start:end], functions)
+        prefetched = scope.prefetched()
         for number in sorted(start + line for line in scope.reached()):
             line, name = lines[number], _NAME.match(lines[number])
             if name and name[1] in prefetched:

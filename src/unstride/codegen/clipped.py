@@ -32,7 +32,7 @@ class UnpaddedDriver(DirectDriver):
         self.row_pitch = self.columns * self.pixel_pitch
         self.plane_pitch = self.rows * self.row_pitch
         self.image_pitch = self.get(Job.PLANE_COUNT) * self.plane_pitch
-        if self.channel_major or self.numbers.stored is not self.numbers.computed or self.family.depthwise:
+        if self.channel_major or self.numbers.stored is not self.numbers.computed:
             in_place = e.int(0).differs(0)
         else:
             in_place = self.get(Job.IN_PLACE).differs(0)

@@ -107,7 +107,7 @@ class DirectDriver(Box):
         In a box of one row (or column) padding is not read anyway: taps that would are left out.
         """
         e = self.e
-        if self.channel_major or self.numbers.stored is not self.numbers.computed or self.family.depthwise:
+        if self.channel_major or self.numbers.stored is not self.numbers.computed:
             self.fill()
             return
         rows_inside = e.b.and_(self.source_v >= 0, self.source_v + self.rows <= self.get(Job.SOURCE_V_SIZE))

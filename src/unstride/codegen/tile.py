@@ -7,6 +7,7 @@ distance of rows and number of taps are run-time values; only the shape of the r
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -65,9 +66,12 @@ class TileKind:
             return (self.most_rows // 2, self.most_rows) if vectors == self.most_vectors else (self.most_rows,)
         if self.bare and not self.accumulates:  # few calls are not whole
             return (self.most_rows // 2, self.most_rows)
+        widest = vectors == self.most_vectors
         if self.most_rows <= 8:
-            return tuple(range(1, self.most_rows + 1)) if vectors == self.most_vectors else (1, 2, 4, self.most_rows)
-        return (2, 4, 8, self.most_rows) if vectors == self.most_vectors else (4, self.most_rows)
+            low: Iterable[int] = range(1, self.most_rows) if widest else (1, 2, 4)
+        else:
+            low = (rows for rows in (2, 4, 8) if rows < 0.8 * self.most_rows) if widest else (4,)
+        return (*(rows for rows in low if rows < self.most_rows), self.most_rows)
 
 
 @dataclass(frozen=True)
@@ -126,7 +130,8 @@ class _Tile:
         taps = e.ptr(args.int(TileArgs.TAPS), I64)
         run = args.int(TileArgs.RUN)
         weights = e.ptr(args.int(TileArgs.WEIGHTS), self.numbers.computed)
-        sources = [e.ptr(address, self.numbers.computed) for address in self._sources()]
+        addresses = self._sources()
+        sources = [e.ptr(address, self.numbers.computed) for address in addresses]
         count = 1 if self.kind.accumulates else args.int(TileArgs.TAP_COUNT)
         for tap, acc in e.fold(0, count, 1, self.acc):
             shift, first = taps.int(tap * 2), taps.int(tap * 2 + 1)
@@ -135,12 +140,17 @@ class _Tile:
             if self.kind.depthwise:
                 self._depthwise_step(rows, panel, acc)
                 continue
-            # Two steps a turn in the tile that does most of the work; elsewhere they only cost time to compile.
+            # Two steps a turn in the tile that does most of the work; elsewhere they only cost time to compile. The next
+            # tile's source is fetched meanwhile, line by line: a narrow tile's loads leave little time for that.
             whole = e.int(0)
             if self.unrolled:
                 whole = run & -2
+                # Rows are even but for the ends of lines, so the next tile's should start here.
+                next_rows = e.ptr(addresses[-1] * 2 - addresses[-2], self.numbers.computed) + shift
                 for k, inner in e.fold(0, whole, 2, acc):
                     for u in range(2):
+                        if self.vectors > 1 or u == 0:
+                            self._fetch(next_rows + (k + u) * self.rows)
                         self._step(rows, panel, k + u, inner)
             for k, inner in e.fold(whole, run, 1, acc):
                 self._step(rows, panel, k, inner)
@@ -163,14 +173,16 @@ class _Tile:
         e, nv = self.e, self.vectors
         line = panel + k * self.width
         weights = [line.load(v * self.lanes, self.lanes) for v in range(nv)]
-        for v in range(nv):
-            ahead = line + (_AHEAD * self.width + v * self.lanes)
-            flags = [ir.Constant(I32, value) for value in (0, 3, 1)]  # to read, keep close, data
-            e.intrinsic("llvm.prefetch.p0", VOID, (ahead.value, *flags))
+        for v in range(nv if nv > 1 or not self.unrolled else 0):
+            self._fetch(line + (_AHEAD * self.width + v * self.lanes))
         for m, row in enumerate(rows):
             value = e.splat(row.load(k), self.lanes)
             for v, weight in enumerate(weights):
                 acc[m * nv + v] = self.numbers.multiply_add(e, value, weight, acc[m * nv + v])
+
+    def _fetch(self, address: Ptr) -> None:
+        flags = [ir.Constant(I32, value) for value in (0, 3, 1)]  # to read, keep close, data
+        self.e.intrinsic("llvm.prefetch.p0", VOID, (address.value, *flags))
 
     def _depthwise_step(self, rows: list[Ptr], panel: Ptr, acc: list[Any]) -> None:
         """One tap: a vector of channels against the same channels of the weights."""

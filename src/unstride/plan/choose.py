@@ -57,7 +57,7 @@ class Plans:
 
     @lazy
     def clipped(self) -> DirectPlan:
-        return plan_direct(self.structure, self.isa, clipped=True)
+        return plan_direct(self.structure, self.isa, clipped=True, shaped=self._shaped)
 
     @lazy
     def overlap(self) -> DirectPlan | None:
@@ -66,7 +66,12 @@ class Plans:
 
     @lazy
     def banded(self) -> DirectPlan:
-        return plan_direct(self.structure, self.isa, banded=True)
+        return plan_direct(self.structure, self.isa, banded=True, shaped=self._shaped)
+
+    @property
+    def _shaped(self) -> bool:
+        """Winograd's tiles are of one shape, and what it leaves is computed by a direct kernel with the same panels."""
+        return not isinstance(self.special, WinogradPlan)
 
     def of(self, kind: str) -> Plan:
         found = getattr(self, kind) if kind in ("direct", "banded", "clipped", "overlap") else self.special
@@ -76,8 +81,11 @@ class Plans:
     def prices(self, problem: Problem, machine: Machine) -> dict[str, float]:
         """What each kernel that can compute the problem would cost, in cycles of one thread."""
         direct = LaunchBuilder(self.direct, problem, machine, 1)
-        found = {"direct": direct.best_grid()[1]}
-        if direct.is_padded:
+        found: dict[str, float] = {}
+        always = self.direct.best_in_bands and not direct.prefill
+        if not always:
+            found["direct"] = direct.best_grid()[1]
+        if always or direct.is_padded:
             found["banded"] = LaunchBuilder(self.banded, problem, machine, 1).best_grid()[1]
         if direct.may_gain_by_clipping:
             found["clipped"] = LaunchBuilder(self.clipped, problem, machine, 1).best_grid()[1]
@@ -97,7 +105,7 @@ class Plans:
 
     def preferred(self, machine: Machine) -> str:
         """The kind that computes large maps."""
-        usual = self.kind_of_special if self.special else "direct"
+        usual = self.kind_of_special if self.special else "banded" if self.direct.best_in_bands else "direct"
         if machine not in self._preferred:
             large = self.overlap and self._cheapest(_large(self.structure), machine, usual) == "overlap"
             self._preferred[machine] = "overlap" if large else usual

@@ -9,16 +9,24 @@ Where the taps of an axis read consecutive pixels, all their channels are one co
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import product
+from itertools import pairwise, product
 from math import prod
 
 from unstride.plan.job import Panel
 from unstride.plan.machine import ISA
 from unstride.plan.phases import AxisPhases, Phase, Tap, phases_of
 from unstride.plan.tables import Interned
-from unstride.problem import Structure
+from unstride.problem import DTYPE_BYTES, Structure
 
 __all__ = ["ColumnClass", "DirectPlan", "PanelSource", "Tile", "plan_direct"]
+
+# The rows of a tile of one, two and three vectors.
+_ROWS = {
+    "sse2": {2: 5},
+    "avx2": {1: 10, 2: 6, 3: 4},
+    "neon": {2: 12},
+    "avx512": {1: 10, 2: 14, 3: 9},
+}
 
 
 @dataclass(frozen=True)
@@ -88,6 +96,22 @@ class DirectPlan:
         return _is_depthwise(self.structure)
 
     @property
+    def in_place(self) -> bool:
+        """Whether source pixels may be read where they lie, if there is no padding among them.
+
+        Not those whose distance makes them share one cache set; depthwise, only whole vectors of channels.
+        """
+        s, channels = self.structure, self.reduce_channels * self.structure.groups
+        if s.data_layout != "NXC" or s.dtype not in ("f32", "f64"):
+            return False
+        return channels % self.tile.lanes == 0 if self.depthwise else channels * DTYPE_BYTES[s.dtype] % 4096 != 0
+
+    @property
+    def best_in_bands(self) -> bool:
+        """Whether bands are best whatever the sizes: depthwise, copying the source takes as long as multiplying it."""
+        return self.depthwise and self.in_place and not self.needs_prefill
+
+    @property
     def needs_prefill(self) -> bool:
         """Whether some residue has no taps, so that the result must start as bias alone."""
         return not all(axis.complete for axis in self.axes)
@@ -98,19 +122,26 @@ class DirectPlan:
 
 
 def plan_direct(
-    structure: Structure, isa: ISA, *, clipped: bool = False, banded: bool = False, merge: bool = True
+    structure: Structure,
+    isa: ISA,
+    *,
+    clipped: bool = False,
+    banded: bool = False,
+    merge: bool = True,
+    shaped: bool = True,
 ) -> DirectPlan:
     """The direct plan of a structure.
 
     A `clipped` plan never multiplies padding: every tap is added on its own, over the positions at which it reads the
     source. Weights that are not finite need that, and small maps under wide kernels gain by it. Nor does a `banded`
-    plan, which takes together the positions at which the same taps read the source.
+    plan, which takes together the positions at which the same taps read the source. The tile of a `shaped` plan is as
+    wide as its columns want; plans that share packed weights must agree on that.
     """
-    return _Builder(structure, isa, clipped, merge, banded).build()
+    return _Builder(structure, isa, clipped, merge, banded, shaped).build()
 
 
 class _Builder:
-    def __init__(self, structure: Structure, isa: ISA, clipped: bool, merge: bool, banded: bool) -> None:
+    def __init__(self, structure: Structure, isa: ISA, clipped: bool, merge: bool, banded: bool, shaped: bool) -> None:
         s = self.structure = structure
         self.isa = isa
         scatter = s.direction == "scatter"
@@ -120,7 +151,7 @@ class _Builder:
         self.rows = self.axes[-2] if s.rank > 1 else AxisPhases(1, 1, (Phase(0, (Tap(0, 0),)),))
         self.depthwise = _is_depthwise(s)
         compute_bytes = 8 if s.dtype == "f64" else 4
-        self.tile = _tile(isa, isa.lanes(compute_bytes), self.depthwise)
+        self.tile = _tile(isa, isa.lanes(compute_bytes), 2, depthwise=self.depthwise)
         self.through_strip = s.data_layout == "NCX" or clipped
         self.clipped, self.banded = clipped, banded
         self.merged = (
@@ -128,6 +159,14 @@ class _Builder:
         )
         self.pixel_pitch = self._pixel_pitch(compute_bytes)
         self.classes = self._classes()
+        if shaped and not self.depthwise:
+            self.tile = _tile(isa, self.tile.lanes, self._width())
+
+    def _width(self) -> int:
+        """Vectors of the tile: one, two or three, so that few columns are left to narrower tiles."""
+        vectors = [_padded(c.phases * self.result, self.tile.lanes) // self.tile.lanes for c in self.classes]
+        wanted = 1 if max(vectors) == 1 else 3 if all(count % 2 for count in vectors) else 2
+        return wanted if wanted in _ROWS[self.isa.name] else 2
 
     def _merging_pays(self) -> bool:
         """Merging wins when channels alone leave lanes of the last vector empty."""
@@ -325,11 +364,14 @@ def _merge_classes(axis: AxisPhases) -> tuple[ColumnClass, ...]:
 
 
 def _split(columns: int, tile: Tile) -> list[tuple[int, int]]:
-    """Column blocks of at most one tile's width."""
-    return [(start, min(tile.columns, columns - start)) for start in range(0, columns, tile.columns)]
+    """Column blocks of at most one tile's width, as even as whole vectors can be."""
+    vectors = -(-columns // tile.lanes)
+    blocks = -(-vectors // tile.vectors)
+    starts = [-(-vectors * i // blocks) * tile.lanes for i in range(blocks)]
+    return [(start, min(end, columns) - start) for start, end in pairwise([*starts, columns])]
 
 
-def _tile(isa: ISA, lanes: int, depthwise: bool) -> Tile:
+def _tile(isa: ISA, lanes: int, vectors: int, *, depthwise: bool = False) -> Tile:
     """The largest tile whose inner loop does not spill.
 
     Beside the sums it needs a row of weights and a broadcast. Where a product cannot be fused with its sum (SSE2) it
@@ -337,8 +379,7 @@ def _tile(isa: ISA, lanes: int, depthwise: bool) -> Tile:
     """
     if depthwise:
         return Tile(6 if isa.registers == 16 else 8, 2, lanes)
-    rows = {"sse2": 5, "avx2": 6, "neon": 12, "avx512": 14}[isa.name]
-    return Tile(rows, 2, lanes)
+    return Tile(_ROWS[isa.name][vectors], vectors, lanes)
 
 
 def _padded(value: int, multiple: int) -> int:

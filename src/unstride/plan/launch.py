@@ -419,7 +419,7 @@ class LaunchBuilder:
             Job.CHANNELS: self.plan.reduce_channels * self.problem.groups,
             Job.PIXEL_PITCH: self.plan.pixel_pitch,
             Job.PLANE_COUNT: len(self.plan.planes),
-            Job.IN_PLACE: int(self.plan.reduce_channels * self.problem.groups * self.compute_bytes % 4096 != 0),
+            Job.IN_PLACE: int(self.plan.in_place),
         }
 
     @property

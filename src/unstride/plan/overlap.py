@@ -32,7 +32,7 @@ def plan_overlap(structure: Structure, isa: ISA) -> DirectPlan | None:
     s = structure
     if s.direction != "scatter" or s.kernel[-1] == 1 or s.co > _MOST_CHANNELS or (s.ci == s.co == 1):
         return None
-    base = plan_direct(s, isa, clipped=True)
+    base = plan_direct(s, isa, clipped=True, shaped=False)
     if base.needs_prefill:
         return None
     return _with_products(base)

@@ -160,7 +160,7 @@ def plan_winograd(structure: Structure, isa: ISA, *, fast: bool = False) -> Wino
     transforms = _transforms(structure, _FAST if fast else _STANDARD)
     if transforms is None:
         return None
-    direct = plan_direct(structure, isa, merge=False)
+    direct = plan_direct(structure, isa, merge=False, shaped=False)
     v, x = transforms
     columns = direct.result_channels * prod(len(axis.phases) for axis in direct.axes[-2:])
     least = 16 if v.size > 1 and x.size > 1 else 128
