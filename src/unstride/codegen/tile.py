@@ -140,7 +140,7 @@ class _Tile:
             if self.kind.depthwise:
                 self._depthwise_step(rows, panel, acc)
                 continue
-            # Two steps a turn in the tile that does most of the work; elsewhere they only cost time to compile. The next
+            # Two steps a turn in the tile that does most of the work; elsewhere they only cost compile time. The next
             # tile's source is fetched meanwhile, line by line: a narrow tile's loads leave little time for that.
             whole = e.int(0)
             if self.unrolled:
