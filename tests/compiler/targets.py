@@ -27,6 +27,8 @@ from unstride.runtime import elf, engine
 # groups, ci, co and kernel of a structure (stride 2) that takes each road
 KINDS = {
     "dense": (1, 64, 64, 3),
+    "narrow": (1, 64, 8, 3),
+    "odd": (1, 64, 40, 3),
     "depthwise": (64, 1, 1, 3),
     "banded": (1, 64, 64, 3),
     "overlap": (1, 64, 5, 4),

@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 STRIP_BYTES = 240 * 1024
-_DEEP_STRIP_BYTES = 2**20  # where weights come from memory for every strip, few large strips are better than many
+_DEEP_STRIP_BYTES = (2**20, 2**22)  # where weights come from memory for every strip, few large strips are better
 _CALL, _CLIPPED_CALL = 60, 110  # cycles of listing a tile's rows; with sums that are read and written
 STREAM = 5.0  # bytes that a core gets from beyond its L2 in a cycle
 _LOW_TILES = ((0, 0), (2, 5), (4, 6), (8, 9))  # rows, and cycles of a step
@@ -163,7 +163,8 @@ class LaunchBuilder:
         images, which can leave out the taps that would read padding."""
         yield from self._boxes_within(min(STRIP_BYTES, self.machine.l2_bytes // 2), nv, nx)
         if self.plan.packed_elements * self.compute_bytes > self.machine.l2_bytes // 2:
-            yield from self._boxes_within(_DEEP_STRIP_BYTES, nv, nx)
+            for budget in _DEEP_STRIP_BYTES:
+                yield from self._boxes_within(budget, nv, nx)
 
     def _boxes_within(self, budget: int, nv: int, nx: int) -> Iterable[tuple[int, int, int]]:
         batch, pieces = self.batch, range(1, 8 * self.threads + 1)
@@ -225,7 +226,9 @@ class LaunchBuilder:
         listing += (
             200 * len(plan.panels) + (_CLIPPED_CALL * share if plan.clipped else _CALL) * calls * tiles
         ) / blocks
-        reading = max(products, streamed) + 0.3 * min(products, streamed)  # they overlap, but not quite
+        # They overlap, but not quite; what every unit has to get from memory, and not from the last cache, not at all.
+        alike = units == 1 or weights * self.compute_bytes <= self.machine.last_bytes // 2
+        reading = max(products, streamed) + (0.3 if alike else 1.0) * min(products, streamed)
         return -(-tasks // self.threads) * (reading + filling + listing + 3000)
 
     def _band_tiles(self, grid: Grid, positions: int) -> tuple[float, int, float]:
