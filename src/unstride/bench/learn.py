@@ -43,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
     for index, problem in enumerate(_problems(options.layers, options.seed)):
         prices, times, chosen = _timed(problem)
         sys.stderr.write(f"\r{index + 1}/{options.layers} ")
-        for kind in times:
+        for kind in times if "direct" in times else ():
             excess[kind].append((times[kind] / times["direct"]) / (prices[kind] / prices["direct"]))
         losses.append((times[chosen] / min(times.values()), chosen, min(times, key=lambda kind: times[kind]), problem))
     sys.stderr.write("\n")

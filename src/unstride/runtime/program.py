@@ -149,6 +149,8 @@ class Program:
     def kernel(self, kind: str) -> Kernel:
         """The kernel of a kind; those that only visit positions in another order share the direct one's packing."""
         found = self._kernels.get(kind)
+        if found is None and kind == "left" and self.plans.left is self.plans.direct:
+            return self.kernel("direct")
         if found is None:
             shares = kind in ("banded", "clipped") and not self.only_clipped
             made = Kernel(self.plans.of(kind), self.activation, self.kernel("direct") if shares else None)
@@ -183,7 +185,7 @@ class Program:
         work = problem.macs + 4 * problem.bytes
         used = 1 if work < _INLINE_WORK else threads
         launches = self.plans.launches(kind, problem, self.machine, used)
-        then = self.kernel("direct").step(launches[1], work) if len(launches) > 1 else None
+        then = self.kernel("left").step(launches[1], work) if len(launches) > 1 else None
         return self.kernel(kind).step(launches[0], work, then)
 
 
