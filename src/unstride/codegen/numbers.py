@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from unstride.codegen import ir
-from unstride.codegen.emit import F16, F32, F64, I16, I32, Emitter, Int, Ptr, vector
+from unstride.codegen.emit import F16, F32, F64, I16, I32, VOID, Emitter, Int, Ptr, mangle, vector
 from unstride.plan.machine import ISA
 
 __all__ = ["LINE_BYTES", "Numbers", "constant"]
@@ -66,6 +66,30 @@ class Numbers:
     def store(self, target: Ptr, offset: Int | int, value: Any) -> None:
         """A computed value, rounded."""
         target.as_type(self.stored).store(offset, self.narrow(target.e, value))
+
+    def store_between(self, target: Ptr, offset: int, value: Any, low: Int, high: Int) -> None:
+        """The elements of a computed vector at `offset` that lie in [low, high), rounded."""
+        e, typ = target.e, vector(I32, self.lanes)
+        rounded = self.narrow(e, value)
+        if self.isa.masked:
+            if rounded.type.element is F16:
+                rounded = e.b.bitcast(rounded, vector(I16, self.lanes))
+            lanes = ir.Constant(typ, [offset + lane for lane in range(self.lanes)])
+            first, end = (e.splat(e.b.trunc(bound.value, I32), self.lanes) for bound in (low, high))
+            mask = e.b.and_(e.b.icmp_signed(">=", lanes, first), e.b.icmp_signed("<", lanes, end))
+            place = (target.as_type(rounded.type.element) + offset).value
+            name = f"llvm.masked.store.{mangle(rounded.type)}.p0"
+            e.intrinsic(name, VOID, (rounded, place, ir.Constant(I32, 1), mask))
+            return
+        whole = e.b.and_(low <= offset, high >= offset + self.lanes)
+        with e.either(whole) as (then, otherwise):
+            with then:
+                target.as_type(self.stored).store(offset, rounded)
+            with otherwise:
+                line = e.stack(rounded.type).as_type(self.stored)
+                line.store(0, rounded)
+                for lane in e.range(e.max(low - offset, 0), e.min(high - offset, self.lanes)):
+                    target.as_type(self.stored).store(lane + offset, line.load(lane))
 
     def widen(self, e: Emitter, value: Any) -> Any:
         if self.stored is self.computed:

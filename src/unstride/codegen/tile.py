@@ -8,13 +8,13 @@ distance of rows and number of taps are run-time values; only the shape of the r
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any
 
 from unstride.codegen import ir
 from unstride.codegen.activation import activate, slope_vector
-from unstride.codegen.emit import I32, I64, PTR, VOID, Emitter, Int, Ptr, vector
+from unstride.codegen.emit import F32, I32, I64, PTR, VOID, Emitter, Int, Ptr, vector
 from unstride.codegen.numbers import Numbers, constant
 
 __all__ = ["MOST_ROWS", "TileArgs", "TileFamily", "TileKind"]
@@ -234,14 +234,13 @@ class _Tile:
         spill = e.stack(self.typ, self.rows * self.vectors).as_type(self.numbers.computed)
         for i, value in enumerate(self.acc):
             spill.store(i * self.lanes, value)
-        line = e.stack(self.typ, self.vectors).as_type(self._stored())
+        # What a strip holds is computed numbers, whatever the type of the result.
+        numbers = replace(self.numbers, dtype="f32") if self._stored() is F32 else self.numbers
         for m in e.range(self.rows):
+            target = e.ptr(self.args.int(m + TileArgs.RESULTS), self._stored())
             for v in range(self.vectors):
                 value = spill.load(m * self.width + v * self.lanes, self.lanes)
-                self._store(line, v, self._epilogue(value, bias[v]))
-            target = e.ptr(self.args.int(m + TileArgs.RESULTS), self._stored())
-            for column in e.range(low, high):
-                target.store(column, line.load(column))
+                numbers.store_between(target, v * self.lanes, self._epilogue(value, bias[v]), low, high)
 
     def _epilogue(self, value: Any, bias: Any) -> Any:
         e = self.e

@@ -173,6 +173,9 @@ class LaunchBuilder:
             return largest(batch, lambda n: self._footprint(n, v, x) <= budget)
 
         x_unit = largest(nx, lambda x: self._footprint(1, 1, x) <= budget)
+        if x_unit < self.plan.tile.rows:  # tiles of few rows cost more than results that leave the cache half written
+            few = -(-nx // (3 * self.plan.tile.rows))
+            x_unit = largest(-(-nx // few), lambda x: self._strip_bytes(1, 1, x) <= budget)
         v_unit = largest(nv, lambda v: self._footprint(1, v, x_unit) <= budget) if x_unit == nx else 1
         most = images(v_unit, x_unit)
         yield most, v_unit, x_unit
