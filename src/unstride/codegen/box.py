@@ -107,6 +107,10 @@ class Box:
         e = self.e
         planes = self.plan + self.get(Job.PLANES)
         count = self.get(Job.OUTER_COUNT)
+        # Whole rows without padding are one long row.
+        all_rows = e.b.and_(self.source_v >= 0, self.source_v + self.rows <= self.get(Job.SOURCE_V_SIZE))
+        all_columns = e.b.and_(self.source_x.equals(0), self.columns.equals(self.get(Job.SOURCE_X_SIZE)))
+        whole = e.b.and_(all_rows, all_columns)
         # Ascending addresses: zeroing may run over into what is filled next, never into what is done.
         for image in e.range(self.images):
             source = e.ptr(self.get(Job.SOURCE), self.numbers.stored)
@@ -117,8 +121,13 @@ class Box:
                 self.plane_offsets.store(plane, plane * self.plane_pitch)
                 with e.when(alive.differs(0)):
                     target = self.strip + (image * self.image_pitch + plane * self.plane_pitch)
-                    for row in e.range(self.rows):
-                        self._fill_row(target + row * self.row_pitch, source + offset, self.source_v + row)
+                    with e.either(whole) as (then, otherwise):
+                        with then:
+                            first = source + (offset + self.source_v * self.get(Job.SOURCE_V_STRIDE))
+                            self._fill_pixels(target, first, self.rows * self.columns)
+                        with otherwise:
+                            for row in e.range(self.rows):
+                                self._fill_row(target + row * self.row_pitch, source + offset, self.source_v + row)
 
     def list_planes(self) -> None:
         """What `fill` notes of the planes, when they are read where they lie."""
@@ -217,14 +226,19 @@ class Box:
         c_stride = self.get(Job.RESULT_C_STRIDE)
         result = e.ptr(self.get(Job.RESULT), self.numbers.stored) + offset
         result = result + panel.int(Panel.FLUSH_CHANNEL) * c_stride + (x_first + left) * self.get(Job.RESULT_X_STRIDE)
-        with e.when(right > left):
+        top = e.min(e.max(0 - v_first, 0), self.out_rows)
+        bottom = e.max(e.min(self.get(Job.RESULT_V_SIZE) - v_first, self.out_rows), top)
+        # Whole rows are one long row.
+        whole = e.b.and_((right - left).equals(self.get(Job.RESULT_X_SIZE)), (right - left).equals(self.out_columns))
+        together = e.select(whole, bottom - top, 1)
+        with e.when(e.b.and_(right > left, bottom > top)):
             for image in e.range(self.images):
-                for row in e.range(self.out_rows):
-                    v = v_first + row
-                    with e.when(e.b.and_(v >= 0, v < self.get(Job.RESULT_V_SIZE))):
-                        at = (self.n0 + image) * self.get(Job.RESULT_N_STRIDE) + v * self.get(Job.RESULT_V_STRIDE)
-                        start = ((image * self.out_rows + row) * self.out_columns + left) * pitch
-                        self._flush_line(result + at, c_stride, self.out + start, pitch, right - left, width)
+                for index in e.range(e.select(whole, 1, bottom - top)):
+                    row = top + index
+                    at = (self.n0 + image) * self.get(Job.RESULT_N_STRIDE)
+                    at = at + (v_first + row) * self.get(Job.RESULT_V_STRIDE)
+                    start = ((image * self.out_rows + row) * self.out_columns + left) * pitch
+                    self._flush_line(result + at, c_stride, self.out + start, pitch, (right - left) * together, width)
 
     def _flush_line(self, target: Ptr, c_stride: Int, source: Ptr, pitch: Int, pixels: Int, width: Int) -> None:
         e = self.e
