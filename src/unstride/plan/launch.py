@@ -430,9 +430,12 @@ class LaunchBuilder:
 
     @property
     def _streams(self) -> bool:
-        """Whether the result goes past the caches. In channel-major memory that gains nothing, or loses."""
+        """Whether the result goes past the caches, since it and all else would not fit into the last one.
+
+        In channel-major memory that gains nothing, or loses.
+        """
         size = prod(self.problem.result_shape) * DTYPE_BYTES[self.problem.dtype]
-        large = size >= self.machine.last_bytes
+        large = size >= self.machine.last_bytes // 4
         return large and self.plan.isa.streams and self.problem.data_layout == "NXC"
 
     def _result_fields(self) -> dict[Job, int]:

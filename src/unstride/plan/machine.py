@@ -44,4 +44,4 @@ class Machine:
     cores: int
     l1_bytes: int = 32 * 1024
     l2_bytes: int = 512 * 1024
-    last_bytes: int = 32 * 2**20  # of a shared cache: a larger result will not be found there again
+    last_bytes: int = 32 * 2**20  # of a shared cache, as most machines have it
