@@ -20,7 +20,7 @@ from unstride.codegen.box import Box
 from unstride.codegen.direct import Callee
 from unstride.codegen.emit import I32, I64, PTR, Emitter, Int, Ptr, vector
 from unstride.codegen.numbers import Numbers, constant
-from unstride.codegen.strips import emit_narrow, in_vectors, transpose_block
+from unstride.codegen.strips import emit_narrow, emit_padded, in_vectors, transpose_block
 from unstride.plan.across import LAST_WIDTHS, AcrossPlan, row_counts, vector_count
 from unstride.plan.job import Job, Panel, VRange
 from unstride.plan.machine import ISA
@@ -178,6 +178,8 @@ class _Driver(Box):
     def __init__(self, module: Any, numbers: Numbers, heights: tuple[int, ...]) -> None:
         self.weave = _emit_weave(module, numbers)
         self.narrow = emit_narrow(module, numbers)
+        if numbers.isa.masked:
+            self.padded = emit_padded(module, numbers)
         super().__init__(module, numbers, channel_major=False)
         self.heights = heights
 
@@ -240,6 +242,10 @@ class _Driver(Box):
             with then:
                 left = e.min(e.max(0 - self.source_x, 0), self.columns)
                 right = e.max(e.min(self.get(Job.SOURCE_X_SIZE) - self.source_x, self.columns), left)
+                if self.numbers.isa.masked:
+                    line = source + (v * self.get(Job.SOURCE_V_STRIDE) + self.source_x)
+                    e.call(self.padded, target, line, left, right, self.row_pitch)
+                    return
                 with e.when(left > 0):
                     e.call(self.zero, target, left)
                 with e.when(right > left):

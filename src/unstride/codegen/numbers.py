@@ -67,29 +67,43 @@ class Numbers:
         """A computed value, rounded."""
         target.as_type(self.stored).store(offset, self.narrow(target.e, value))
 
+    def load_between(self, source: Ptr, low: Int, high: Int) -> Any:
+        """The elements [low, high) of a stored vector, widened, and zeros around them, which are not read."""
+        e, typ = source.e, vector(self._integer or self.stored, self.lanes)
+        name = f"llvm.masked.load.{mangle(typ)}.p0"
+        nothing, align = constant(typ, 0), ir.Constant(I32, 1)
+        found = e.intrinsic(name, typ, (source.value, align, self._lanes_between(e, low, high), nothing))
+        return self.widen(e, found if typ.element is self.stored else e.b.bitcast(found, vector(F16, self.lanes)))
+
     def store_between(self, target: Ptr, offset: int, value: Any, low: Int, high: Int) -> None:
         """The elements of a computed vector at `offset` that lie in [low, high), rounded."""
-        e, typ = target.e, vector(I32, self.lanes)
-        rounded = self.narrow(e, value)
+        e, rounded = target.e, self.narrow(target.e, value)
+        first, end = low - offset, high - offset
         if self.isa.masked:
-            if rounded.type.element is F16:
-                rounded = e.b.bitcast(rounded, vector(I16, self.lanes))
-            lanes = ir.Constant(typ, [offset + lane for lane in range(self.lanes)])
-            first, end = (e.splat(e.b.trunc(bound.value, I32), self.lanes) for bound in (low, high))
-            mask = e.b.and_(e.b.icmp_signed(">=", lanes, first), e.b.icmp_signed("<", lanes, end))
-            place = (target.as_type(rounded.type.element) + offset).value
+            if self._integer is not None:
+                rounded = e.b.bitcast(rounded, vector(self._integer, self.lanes))
             name = f"llvm.masked.store.{mangle(rounded.type)}.p0"
-            e.intrinsic(name, VOID, (rounded, place, ir.Constant(I32, 1), mask))
+            place = (target.as_type(self.stored) + offset).value
+            e.intrinsic(name, VOID, (rounded, place, ir.Constant(I32, 1), self._lanes_between(e, first, end)))
             return
-        whole = e.b.and_(low <= offset, high >= offset + self.lanes)
-        with e.either(whole) as (then, otherwise):
+        with e.either(e.b.and_(first <= 0, end >= self.lanes)) as (then, otherwise):
             with then:
                 target.as_type(self.stored).store(offset, rounded)
             with otherwise:
                 line = e.stack(rounded.type).as_type(self.stored)
                 line.store(0, rounded)
-                for lane in e.range(e.max(low - offset, 0), e.min(high - offset, self.lanes)):
+                for lane in e.range(e.max(first, 0), e.min(end, self.lanes)):
                     target.as_type(self.stored).store(lane + offset, line.load(lane))
+
+    @property
+    def _integer(self) -> Any:
+        """The type that a mask moves halves as."""
+        return I16 if self.stored is F16 else None
+
+    def _lanes_between(self, e: Emitter, low: Int, high: Int) -> Any:
+        lanes = ir.Constant(vector(I32, self.lanes), list(range(self.lanes)))
+        first, end = (e.splat(e.b.trunc(bound.value, I32), self.lanes) for bound in (low, high))
+        return e.b.and_(e.b.icmp_signed(">=", lanes, first), e.b.icmp_signed("<", lanes, end))
 
     def widen(self, e: Emitter, value: Any) -> Any:
         if self.stored is self.computed:

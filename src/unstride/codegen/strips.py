@@ -13,7 +13,7 @@ from unstride.codegen import ir
 from unstride.codegen.emit import I32, I64, PTR, Emitter, Int, Ptr
 from unstride.codegen.numbers import Numbers, constant
 
-__all__ = ["emit_copy", "emit_narrow", "emit_transpose", "emit_zero", "in_vectors", "transpose_block"]
+__all__ = ["emit_copy", "emit_narrow", "emit_padded", "emit_transpose", "emit_zero", "in_vectors", "transpose_block"]
 
 
 def in_vectors(e: Emitter, count: Int, lanes: int) -> Iterator[tuple[Int, int]]:
@@ -47,6 +47,21 @@ def emit_copy(module: Any, numbers: Numbers) -> Any:
     count, lanes = e.arg_int(2), numbers.lanes
     for i, width in in_vectors(e, count, lanes):
         target.store(i, numbers.load(source, i, width))
+    e.ret()
+    return e.function
+
+
+def emit_padded(module: Any, numbers: Numbers) -> Any:
+    """padded(target, source, low, high, count): stored elements [low, high), widened, in a line of zeros.
+
+    The source's element 0 need not exist. For instruction sets with masks.
+    """
+    e = Emitter(module, "padded", [PTR, PTR, I64, I64, I64], internal=True)
+    target = e.arg_ptr(0, numbers.computed, noalias=True)
+    source = e.arg_ptr(1, numbers.stored, noalias=True)
+    low, high, count = (e.arg_int(i) for i in (2, 3, 4))
+    for i in e.range(0, count, numbers.lanes):
+        target.store(i, numbers.load_between(source + i, low - i, high - i))
     e.ret()
     return e.function
 
