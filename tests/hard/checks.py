@@ -50,22 +50,26 @@ class Family:
 
 
 _DENSE = ((1, 3, 5), (1, 5, 33), (1, 2, 16), (1, 7, 17), (1, 16, 24), (1, 4, 48), (2, 3, 20), (1, 33, 70), (1, 9, 8))
-# Pixels whose strip is padded against cache conflicts, and those that are never read in place.
-_DENSE_DEEP = (*_DENSE, (1, 128, 6), (2, 64, 5), (1, 1024, 2), (2, 512, 3))
+# Two vectors of columns, or four. Deep ones: a strip padded against cache conflicts, and pixels never read in place.
+_EVEN = ((1, 3, 20), (1, 5, 32), (1, 2, 29), (1, 7, 17), (1, 16, 24), (1, 4, 64), (2, 3, 20), (1, 33, 60), (1, 9, 18))
+_EVEN_DEEP = (*_EVEN, (1, 128, 22), (2, 64, 20), (1, 1024, 18), (2, 512, 18))
+_ODD = ((1, 3, 40), (1, 5, 48), (2, 7, 33), (1, 16, 70), (1, 4, 37), (1, 128, 42))
 _DEPTHWISE = ((17, 1, 1), (40, 1, 1), (16, 1, 1), (70, 1, 1), (33, 1, 1))
 _WINOGRAD = ((1, 16, 64), (1, 17, 70), (1, 32, 80), (1, 33, 65), (1, 128, 64))
 _NARROW = ((1, 5, 3), (1, 2, 1), (1, 17, 2), (1, 3, 4), (6, 1, 1), (3, 2, 2), (1, 3, 6), (1, 2, 12), (1, 4, 7))
-_FEW = ((1, 5, 3), (1, 17, 1), (1, 3, 17), (2, 3, 5), (1, 128, 2), (3, 2, 7), (1, 9, 16), (1, 4, 33))
+_FEW = ((1, 5, 3), (1, 17, 1), (1, 3, 17), (2, 3, 5), (1, 128, 2), (3, 2, 7), (1, 9, 16), (1, 4, 33), (1, 40, 2))
 _SUMMED = tuple((1, n, n) for n in (*range(1, 19), 31, 32, 33, 40))
 FAMILIES = (
-    Family("direct f32 nxc *x2", "direct", "NXC", channels=_DENSE_DEEP),
-    Family("direct f32 ncx *x2", "direct", "NCX", channels=_DENSE_DEEP, weight=2),
-    Family("direct f16 ncx *x2", "direct", "NCX", channels=_DENSE_DEEP, dtype="f16"),
+    Family("direct f32 nxc *x2", "direct", "NXC", channels=_EVEN_DEEP),
+    Family("direct f32 ncx *x2", "direct", "NCX", channels=_EVEN_DEEP, weight=2),
+    Family("direct f16 ncx *x2", "direct", "NCX", channels=_EVEN_DEEP, dtype="f16"),
+    Family("direct f32 nxc *x2-3", "direct", "NXC", channels=_ODD),
     # f32 is hardly ever copied there
-    Family("direct f16 nxc * clipped", "clipped", "NXC", channels=_DENSE_DEEP, dtype="f16"),
-    Family("direct f16 nxc * banded", "banded", "NXC", channels=_DENSE_DEEP, dtype="f16", weight=2),
-    Family("direct f32 ncx * overlapping", "overlap", "NCX", channels=_FEW, weight=3),
+    Family("direct f16 nxc *x2 clipped", "clipped", "NXC", channels=_EVEN_DEEP, dtype="f16"),
+    Family("direct f16 nxc *x2 banded", "banded", "NXC", channels=_EVEN_DEEP, dtype="f16", weight=2),
+    Family("direct f32 ncx * overlapping", "overlap", "NCX", channels=_FEW, weight=5),
     Family("depthwise f32 nxc *", "direct", "NXC", channels=_DEPTHWISE),
+    Family("depthwise f32 nxc * banded", "banded", "NXC", channels=((16, 1, 1), (32, 1, 1), (48, 1, 1), (64, 1, 1))),
     Family("across f32 *", "across", "NCX", "standard", _NARROW, weight=3),
     Family("winograd * f32 nxc *", "winograd", "NXC", "standard", _WINOGRAD, weight=2),
     Family("pack f32", "direct", "NXC", channels=_DENSE),
@@ -130,7 +134,7 @@ def _kernel_check(family: Family, rng: Random, index: int) -> Check:
         return partial(in_place, _whole_lines(family, rng, index), "result", at_end)
     if family.key.startswith("across") and kind < 0.26:  # the same in several boxes, which may be too small for it
         cut = {"threads": rng.choice((1, 2, 3)), "l2_bytes": rng.choice((512, 2_048, 8_192, 40_000))}
-        return partial(apart, replace(_whole_lines(family, rng, index), **cut), at_end)
+        return partial(apart, replace(_whole_lines(family, rng, index, beside=True), **cut), at_end)
     if family.key.startswith(("direct", "depthwise")) and kind < 0.24:
         return partial(one_position, _one_position(family, rng, index), index)
     case = _case(family, rng, index)
@@ -271,9 +275,9 @@ def _without_padding(rng: Random, seed: int) -> Case:
     return Case(problem, "none", False, rng.choice((1, 2)), rng.choice((0, 512, 8_192)), seed, "strict")
 
 
-def _whole_lines(family: Family, rng: Random, seed: int) -> Case:
+def _whole_lines(family: Family, rng: Random, seed: int, *, beside: bool = False) -> Case:
     """Stride 1, or two phases that are woven in registers; rows are all there and as long as the tile that computes
-    them, or longer."""
+    them, or longer. With `beside`, woven lines may start or end beside the source."""
     groups, ci, co = rng.choice(family.channels)
     k, v = rng.choice(((1, 1), (1, 3), (2, 2), (2, 3))), rng.randint(1, 6)
     isa = host().isa
@@ -281,8 +285,8 @@ def _whole_lines(family: Family, rng: Random, seed: int) -> Case:
         tallest = max(row_counts(isa))
         x = isa.lanes(4) * (vector_count(isa, tallest) + rng.randint(0, 2))  # rows that fill their vectors are woven
         channels = rng.choice((1, 2)) * tallest // 2
-        begin = rng.choice((0, 0, 0, -1, -2, 1))  # lines that start or end beside the source
-        sizes = f"x{v}x{x} k2x2 s2x2 d1x1 b0x{begin} y{2 * v}x{2 * x - begin + rng.choice((0, 0, 0, -1, 1))}"
+        begin, more = (rng.choice((0, 0, 0, -1, -2, 1)), rng.choice((0, 0, 0, -1, 1))) if beside else (0, 0)
+        sizes = f"x{v}x{x} k2x2 s2x2 d1x1 b0x{begin} y{2 * v}x{2 * x - begin + more}"
         problem = Problem.parse(f"scatter f32 NCX GIOX n1 g1 i3 o{channels} {sizes}")
         return Case(problem, "none", rng.random() < 0.5, 1, 0, seed, family.accuracy)
     tile = isa.lanes(4) * vector_count(isa, co if groups == 1 and co in row_counts(isa) else 1)

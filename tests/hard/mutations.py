@@ -14,7 +14,7 @@ Changes that cannot matter, whatever the code is for, are not planted:
 * the choice among ways that give the same numbers (`tile_*`: are all columns stored? `transpose_*`: which block fits?
   `line_*`: which width holds what is left? `weave`: whole blocks, or by element?), and the last block of a
   transposition, which may be done twice;
-* `zero` and `weave` may run over, by contract;
+* `zero`, `padded` and `weave` may run over, by contract;
 * the pitch of lines in scratch, rounded up to vectors, and the slack added to it: any that all sides share, and that is
   long enough, is right.
 """
@@ -196,7 +196,7 @@ def _bounds(scope: _Scope, line: str, match: re.Match[str], before: str, after: 
         if not again:
             yield "bound", line.replace(f"icmp {operator} ", f"icmp {_TURNED[operator]} ", 1)
             return
-        if scope.starts_with("transpose_", "weave"):
+        if scope.starts_with("transpose_", "weave", "padded"):
             return
     elif scope.starts_with("tile_", "transpose_", "line_", "weave"):
         return

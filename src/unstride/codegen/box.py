@@ -107,10 +107,7 @@ class Box:
         e = self.e
         planes = self.plan + self.get(Job.PLANES)
         count = self.get(Job.OUTER_COUNT)
-        # Whole rows without padding are one long row.
-        all_rows = e.b.and_(self.source_v >= 0, self.source_v + self.rows <= self.get(Job.SOURCE_V_SIZE))
-        all_columns = e.b.and_(self.source_x.equals(0), self.columns.equals(self.get(Job.SOURCE_X_SIZE)))
-        whole = e.b.and_(all_rows, all_columns)
+        whole = self._in_whole_rows()
         # Ascending addresses: zeroing may run over into what is filled next, never into what is done.
         for image in e.range(self.images):
             source = e.ptr(self.get(Job.SOURCE), self.numbers.stored)
@@ -128,6 +125,13 @@ class Box:
                         with otherwise:
                             for row in e.range(self.rows):
                                 self._fill_row(target + row * self.row_pitch, source + offset, self.source_v + row)
+
+    def _in_whole_rows(self) -> Any:
+        """Whether the box has no padding and all columns: then its rows are one long row."""
+        e = self.e
+        rows = e.b.and_(self.source_v >= 0, self.source_v + self.rows <= self.get(Job.SOURCE_V_SIZE))
+        columns = e.b.and_(self.source_x.equals(0), self.columns.equals(self.get(Job.SOURCE_X_SIZE)))
+        return e.b.and_(rows, columns)
 
     def list_planes(self) -> None:
         """What `fill` notes of the planes, when they are read where they lie."""
@@ -231,7 +235,7 @@ class Box:
         # Whole rows are one long row.
         whole = e.b.and_((right - left).equals(self.get(Job.RESULT_X_SIZE)), (right - left).equals(self.out_columns))
         together = e.select(whole, bottom - top, 1)
-        with e.when(e.b.and_(right > left, bottom > top)):
+        with e.when(right > left):
             for image in e.range(self.images):
                 for index in e.range(e.select(whole, 1, bottom - top)):
                     row = top + index

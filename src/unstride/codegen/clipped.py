@@ -51,6 +51,10 @@ class UnpaddedDriver(DirectDriver):
         source = e.ptr(self.get(Job.SOURCE), self.numbers.stored) + (self.n0 * n + first_v * v + first_x * x)
         self.strip = Ptr(e, e.b.select(in_place, source.value, strip.value), self.numbers.computed)
 
+    def _in_whole_rows(self) -> Any:
+        """All that is filled exists."""
+        return self.columns.equals(self.get(Job.SOURCE_X_SIZE))
+
     def _fill_row(self, target: Ptr, source: Ptr, v: Int) -> None:
         """All of the row exists."""
         first = v * self.get(Job.SOURCE_V_STRIDE) + self.source_x * self.get(Job.SOURCE_X_STRIDE)

@@ -38,12 +38,14 @@ class DirectFamily:
     clipped: bool = False
     overlapping: bool = False
     banded: bool = False
+    shaped: bool = False
 
     @classmethod
     def of(cls, plan: DirectPlan, activation: str) -> DirectFamily:
         dtype, layout = plan.structure.dtype, plan.structure.data_layout
         kind = (dtype, plan.isa.name, layout == "NCX", plan.depthwise, activation)
-        return cls(*kind, plan.tile.rows, plan.tile.vectors, plan.clipped, plan.overlapping, plan.banded)
+        ways = (plan.clipped, plan.overlapping, plan.banded, plan.shaped)
+        return cls(*kind, plan.tile.rows, plan.tile.vectors, *ways)
 
     @property
     def key(self) -> str:
@@ -51,7 +53,14 @@ class DirectFamily:
         kind = "depthwise" if self.depthwise else "direct"
         ways = {"banded": self.banded, "overlapping": self.overlapping, "clipped": self.clipped}
         way = next((f" {name}" for name, is_so in ways.items() if is_so), "")
-        return f"{kind} {self.dtype} {layout} {self.activation} {self.rows}x{self.vectors}{way}"
+        widths = "-".join(str(v) for v in self.tile_kind.vectors)
+        return f"{kind} {self.dtype} {layout} {self.activation} {self.rows}x{widths}{way}"
+
+    @property
+    def tile_kind(self) -> TileKind:
+        to_strip = self.channel_major or self.clipped
+        kind = TileKind(self.depthwise, self.activation, to_strip, self.rows, self.vectors, shaped=self.shaped)
+        return replace(kind, bare=self.clipped, accumulates=self.clipped and not self.overlapping)
 
     @property
     def symbols(self) -> tuple[str, ...]:
@@ -61,10 +70,7 @@ class DirectFamily:
         """The LLVM IR of the family."""
         module = ir.Module(name=self.key)
         module.triple = numbers.isa.triple
-        to_strip = self.channel_major or self.clipped
-        kind = TileKind(self.depthwise, self.activation, to_strip, self.rows, self.vectors)
-        kind = replace(kind, bare=self.clipped, accumulates=self.clipped and not self.overlapping)
-        TileFamily(module, numbers, kind).emit()
+        TileFamily(module, numbers, self.tile_kind).emit()
         _driver_of(self)(module, numbers, self).emit()
         return str(module)
 
@@ -156,7 +162,7 @@ class DirectDriver(Box):
 
     def stream_to(self, place: Place) -> None:
         """Tell the tiles whether results go past the caches."""
-        if not self.through_strip:
+        if not self.through_strip and any(map(self.numbers.streams, self.family.tile_kind.vectors)):
             to = place.result
             self.tile_args.store(TileArgs.STREAM, self.streamed(to.at(*to.origin), to.by_image, to.by_v, to.by_x))
 
@@ -257,7 +263,7 @@ class DirectDriver(Box):
                         cursor.list_row(self.tile_args)
                     with otherwise:
                         self._list_rows(panel, cursor, count)
-                call_tile(e, self.tile_args, panel.int(Panel.VECTORS), count, self.family.vectors)
+                call_tile(e, self.tile_args, panel.int(Panel.VECTORS), count, self.family.tile_kind.vectors)
 
     def _list_rows(self, panel: Ptr, cursor: _Cursor, count: Int) -> None:
         """Addresses of the tile's rows; the spare rows of a tile that is too tall repeat the last one."""
@@ -269,7 +275,7 @@ class DirectDriver(Box):
             cursor.advance()
         last_source = self.tile_args.int(count + (TileArgs.SOURCES - 1))
         last_result = self.tile_args.int(count + (TileArgs.RESULTS - 1))
-        for m in e.range(count, tile_height(e, panel.int(Panel.VECTORS), count, self.family.vectors)):
+        for m in e.range(count, tile_height(e, panel.int(Panel.VECTORS), count, self.family.tile_kind.vectors)):
             self.tile_args.store(m + TileArgs.SOURCES, last_source)
             self.tile_args.store(m + TileArgs.RESULTS, last_result)
 
@@ -343,22 +349,22 @@ class _Cursor:
             at.set(at.get() + e.select(row_done, row_jump, by_x) + e.select(image_done, image_jump, 0))
 
 
-def tile_height(e: Emitter, vectors: Int, count: Int, most_vectors: int) -> Int:
+def tile_height(e: Emitter, vectors: Int, count: Int, widths: tuple[int, ...]) -> Int:
     """How many rows the tile of this width that holds `count` rows has."""
-    return Ptr(e, _by_width(e, "tile_rows", vectors, most_vectors), I64).int(count)
+    return Ptr(e, _by_width(e, "tile_rows", vectors, widths), I64).int(count)
 
 
-def _by_width(e: Emitter, name: str, vectors: Int, most_vectors: int) -> Any:
+def _by_width(e: Emitter, name: str, vectors: Int, widths: tuple[int, ...]) -> Any:
     """The address of one of the tables `{name}_{vectors}`."""
-    chosen = e.module.globals[f"{name}_1"]
-    for v in range(2, most_vectors + 1):
+    chosen = e.module.globals[f"{name}_{widths[0]}"]
+    for v in widths[1:]:
         chosen = e.b.select(vectors.equals(v), e.module.globals[f"{name}_{v}"], chosen)
     return chosen
 
 
-def call_tile(e: Emitter, tile_args: Ptr, vectors: Int, count: Int, most_vectors: int) -> None:
+def call_tile(e: Emitter, tile_args: Ptr, vectors: Int, count: Int, widths: tuple[int, ...]) -> None:
     """Call the tile of this width that holds `count` rows."""
-    function = Ptr(e, _by_width(e, "tiles", vectors, most_vectors), PTR).load(count)
+    function = Ptr(e, _by_width(e, "tiles", vectors, widths), PTR).load(count)
     e.b.call(Callee(function), [tile_args.value])
 
 

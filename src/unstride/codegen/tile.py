@@ -51,11 +51,13 @@ class TileKind:
     most_vectors: int
     bare: bool = False  # sums of whole vectors; bias and activation come later
     accumulates: bool = False  # one tap is added to what the result holds
+    shaped: bool = False  # all panels are as wide as the tile, or two vectors of its three
     regular: bool = False  # rows lie evenly: SOURCES[0:2] is (first, bytes between), RESULTS[0] the first line
 
     @property
     def vectors(self) -> tuple[int, ...]:
-        return tuple(range(1, self.most_vectors + 1))
+        """The widths to compile."""
+        return tuple(range(min(2, self.most_vectors) if self.shaped else 1, self.most_vectors + 1))
 
     def rows(self, vectors: int) -> tuple[int, ...]:
         """Heights to compile: all of a short tile, a few of a tall one, fewer of a narrow one.

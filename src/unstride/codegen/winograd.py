@@ -271,7 +271,8 @@ class _Driver(Box):
         for first in e.range(0, self.tiles, most):
             self.tile_args.store(TileArgs.SOURCES, _address(self.transformed + first * self.tile_pitch))
             self.tile_args.store(TileArgs.RESULTS, _address(self._products_of(first) + point * self.block_width))
-            call_tile(e, self.tile_args, vectors, e.min(self.tiles - first, most), self.family.vectors)
+            widths = tuple(range(1, self.family.vectors + 1))
+            call_tile(e, self.tile_args, vectors, e.min(self.tiles - first, most), widths)
 
     def _products_of(self, tile: Int) -> Ptr:
         """The products of a tile at the first point: [block of tiles][point][tile of the block][column].

@@ -71,6 +71,7 @@ class DirectPlan:
     tile: Tile
     axes: tuple[AxisPhases, ...]
     merged: bool
+    shaped: bool  # the tile is as wide as the columns want
     banded: bool  # positions at which the same taps read the source are computed together, without padding
     overlapping: bool  # all products of a pixel at once, added afterwards
     clipped: bool  # each tap runs over just the positions at which it reads the source, never padding
@@ -159,14 +160,16 @@ class _Builder:
         )
         self.pixel_pitch = self._pixel_pitch(compute_bytes)
         self.classes = self._classes()
-        if shaped and not self.depthwise:
+        self.shaped = shaped and not self.depthwise and 1 in _ROWS[isa.name]
+        if self.shaped:
             self.tile = _tile(isa, self.tile.lanes, self._width())
 
     def _width(self) -> int:
-        """Vectors of the tile: one, two or three, so that few columns are left to narrower tiles."""
+        """Vectors of the tile: one, two or three, so that hardly any columns are left to a narrower one."""
         vectors = [_padded(c.phases * self.result, self.tile.lanes) // self.tile.lanes for c in self.classes]
-        wanted = 1 if max(vectors) == 1 else 3 if all(count % 2 for count in vectors) else 2
-        return wanted if wanted in _ROWS[self.isa.name] else 2
+        if all(count % 2 == 0 for count in vectors):
+            return 2
+        return 1 if min(vectors) == 1 else 3
 
     def _merging_pays(self) -> bool:
         """Merging wins when channels alone leave lanes of the last vector empty."""
@@ -279,6 +282,7 @@ class _Builder:
             tile=self.tile,
             axes=self.axes,
             merged=self.merged,
+            shaped=self.shaped,
             through_strip=self.through_strip,
             reduce_channels=self.reduce,
             result_channels=self.result,
