@@ -54,7 +54,7 @@ _DENSE = ((1, 3, 5), (1, 5, 33), (1, 2, 16), (1, 7, 17), (1, 16, 24), (1, 4, 48)
 _EVEN = ((1, 3, 20), (1, 5, 32), (1, 2, 29), (1, 7, 17), (1, 16, 24), (1, 4, 64), (2, 3, 20), (1, 33, 60), (1, 9, 18))
 _EVEN_DEEP = (*_EVEN, (1, 128, 22), (2, 64, 20), (1, 1024, 18), (2, 512, 18))
 _ODD = ((1, 3, 40), (1, 5, 48), (2, 7, 33), (1, 16, 70), (1, 4, 37), (1, 128, 42))
-_DEPTHWISE = ((17, 1, 1), (40, 1, 1), (16, 1, 1), (70, 1, 1), (33, 1, 1))
+_DEPTHWISE = ((17, 1, 1), (40, 1, 1), (16, 1, 1), (70, 1, 1), (29, 1, 1), (33, 1, 1), (21, 1, 1))
 _WINOGRAD = ((1, 16, 64), (1, 17, 70), (1, 32, 80), (1, 33, 65), (1, 128, 64))
 _NARROW = ((1, 5, 3), (1, 2, 1), (1, 17, 2), (1, 3, 4), (6, 1, 1), (3, 2, 2), (1, 3, 6), (1, 2, 12), (1, 4, 7))
 _FEW = ((1, 5, 3), (1, 17, 1), (1, 3, 17), (2, 3, 5), (1, 128, 2), (3, 2, 7), (1, 9, 16), (1, 4, 33), (1, 40, 2))
@@ -67,9 +67,8 @@ FAMILIES = (
     # f32 is hardly ever copied there
     Family("direct f16 nxc *x2 clipped", "clipped", "NXC", channels=_EVEN_DEEP, dtype="f16"),
     Family("direct f16 nxc *x2 banded", "banded", "NXC", channels=_EVEN_DEEP, dtype="f16", weight=2),
-    Family("direct f32 ncx * overlapping", "overlap", "NCX", channels=_FEW, weight=5),
+    Family("direct f32 ncx * overlapping", "overlap", "NCX", "standard", _FEW, weight=4),
     Family("depthwise f32 nxc *", "direct", "NXC", channels=_DEPTHWISE),
-    Family("depthwise f32 nxc * banded", "banded", "NXC", channels=((16, 1, 1), (32, 1, 1), (48, 1, 1), (64, 1, 1))),
     Family("across f32 *", "across", "NCX", "standard", _NARROW, weight=3),
     Family("winograd * f32 nxc *", "winograd", "NXC", "standard", _WINOGRAD, weight=2),
     Family("pack f32", "direct", "NXC", channels=_DENSE),

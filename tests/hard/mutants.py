@@ -49,6 +49,16 @@ _FAULTS = frozenset(f"died of SIG{name}" for name in ("SEGV", "BUS", "ILL", "FPE
 # survivors; it changes neither what is drawn nor what is counted.
 REASONS = (
     (
+        "depthwise* tile_*",
+        "numbers.store_between(target, v * self.lanes, self._epilogue(value, bias[v]), low, high)",
+        "the columns of a depthwise panel begin at 0, which is before the second vector either way",
+    ),
+    (
+        "direct f32 nxc *2-3 run",
+        "in_place = e.b.and_(e.b.and_(rows_inside, columns_inside), self.get(Job.IN_PLACE).differs(0))",
+        "what may be read where it lies is copied, and the other way round; checked for tiles of two vectors",
+    ),
+    (
         "across* line_*",
         "left = (count - whole + (self.lanes - 1)) // self.lanes",
         "a vector too many lies behind the line, or is moved back and computes the same sums again",
