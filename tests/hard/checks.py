@@ -60,13 +60,13 @@ _NARROW = ((1, 5, 3), (1, 2, 1), (1, 17, 2), (1, 3, 4), (6, 1, 1), (3, 2, 2), (1
 _FEW = ((1, 5, 3), (1, 17, 1), (1, 3, 17), (2, 3, 5), (1, 128, 2), (3, 2, 7), (1, 9, 16), (1, 4, 33), (1, 40, 2))
 _SUMMED = tuple((1, n, n) for n in (*range(1, 19), 31, 32, 33, 40))
 FAMILIES = (
-    Family("direct f32 nxc *x2", "direct", "NXC", channels=_EVEN_DEEP),
-    Family("direct f32 ncx *x2", "direct", "NCX", channels=_EVEN_DEEP, weight=2),
-    Family("direct f16 ncx *x2", "direct", "NCX", channels=_EVEN_DEEP, dtype="f16"),
+    Family("direct f32 nxc *2", "direct", "NXC", channels=_EVEN_DEEP),
+    Family("direct f32 ncx *2", "direct", "NCX", channels=_EVEN_DEEP, weight=2),
+    Family("direct f16 ncx *2", "direct", "NCX", channels=_EVEN_DEEP, dtype="f16"),
     Family("direct f32 nxc *x2-3", "direct", "NXC", channels=_ODD),
     # f32 is hardly ever copied there
-    Family("direct f16 nxc *x2 clipped", "clipped", "NXC", channels=_EVEN_DEEP, dtype="f16"),
-    Family("direct f16 nxc *x2 banded", "banded", "NXC", channels=_EVEN_DEEP, dtype="f16", weight=2),
+    Family("direct f16 nxc *2 clipped", "clipped", "NXC", channels=_EVEN_DEEP, dtype="f16"),
+    Family("direct f16 nxc *2 banded", "banded", "NXC", channels=_EVEN_DEEP, dtype="f16", weight=2),
     Family("direct f32 ncx * overlapping", "overlap", "NCX", "standard", _FEW, weight=4),
     Family("depthwise f32 nxc *", "direct", "NXC", channels=_DEPTHWISE),
     Family("across f32 *", "across", "NCX", "standard", _NARROW, weight=3),

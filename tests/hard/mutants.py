@@ -50,7 +50,7 @@ _FAULTS = frozenset(f"died of SIG{name}" for name in ("SEGV", "BUS", "ILL", "FPE
 REASONS = (
     (
         "depthwise* tile_*",
-        "numbers.store_between(target, v * self.lanes, self._epilogue(value, bias[v]), low, high)",
+        "self.kept.store_between(target, v * self.lanes, self._epilogue(value, bias[v]), low, high)",
         "the columns of a depthwise panel begin at 0, which is before the second vector either way",
     ),
     (
@@ -131,6 +131,8 @@ def subjects(count: int) -> list[Subject]:
     chosen = []
     for family in FAMILIES:
         fitting = [s for s in found.values() if fnmatch(s.key, family.key) and s not in chosen]
+        if not fitting and family.key.endswith("2-3"):
+            continue  # this instruction set has tiles of two vectors only
         chosen.append(max(fitting, key=lambda subject: len(subject.checks)))
     return chosen
 

@@ -128,10 +128,13 @@ class Box:
 
     def _in_whole_rows(self) -> Any:
         """Whether the box has no padding and all columns: then its rows are one long row."""
-        e = self.e
-        rows = e.b.and_(self.source_v >= 0, self.source_v + self.rows <= self.get(Job.SOURCE_V_SIZE))
+        e, rows = self.e, self._rows_inside()
         columns = e.b.and_(self.source_x.equals(0), self.columns.equals(self.get(Job.SOURCE_X_SIZE)))
         return e.b.and_(rows, columns)
+
+    def _rows_inside(self) -> Any:
+        """Whether all rows of the box exist."""
+        return self.e.b.and_(self.source_v >= 0, self.source_v + self.rows <= self.get(Job.SOURCE_V_SIZE))
 
     def list_planes(self) -> None:
         """What `fill` notes of the planes, when they are read where they lie."""

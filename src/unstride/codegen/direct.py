@@ -116,7 +116,7 @@ class DirectDriver(Box):
         if self.channel_major or self.numbers.stored is not self.numbers.computed:
             self.fill()
             return
-        rows_inside = e.b.and_(self.source_v >= 0, self.source_v + self.rows <= self.get(Job.SOURCE_V_SIZE))
+        rows_inside = self._rows_inside()
         columns_inside = e.b.and_(self.source_x >= 0, self.source_x + self.columns <= self.get(Job.SOURCE_X_SIZE))
         rows_inside = e.b.or_(rows_inside, (self.v1 - self.v0).equals(1))
         in_place = e.b.and_(e.b.and_(rows_inside, columns_inside), self.get(Job.IN_PLACE).differs(0))

@@ -6,7 +6,7 @@ are written out in integer instructions: LLVM would otherwise call a library fun
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from unstride.codegen import ir
@@ -36,6 +36,11 @@ class Numbers:
     @property
     def lanes(self) -> int:
         return self.isa.lanes(8 if self.dtype == "f64" else 4)
+
+    @property
+    def unrounded(self) -> Numbers:
+        """Numbers that are stored as they are computed."""
+        return replace(self, dtype="f64" if self.computed is F64 else "f32")
 
     def streams(self, vectors: int) -> bool:
         """Whether stores of so many neighbouring vectors may go past the caches: only whole lines should."""

@@ -8,13 +8,13 @@ distance of rows and number of taps are run-time values; only the shape of the r
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
 from unstride.codegen import ir
 from unstride.codegen.activation import activate, slope_vector
-from unstride.codegen.emit import F32, I32, I64, PTR, VOID, Emitter, Int, Ptr, vector
+from unstride.codegen.emit import I32, I64, PTR, VOID, Emitter, Int, Ptr, vector
 from unstride.codegen.numbers import Numbers, constant
 
 __all__ = ["MOST_ROWS", "TileArgs", "TileFamily", "TileKind"]
@@ -115,6 +115,9 @@ class _Tile:
         self.width = vectors * self.lanes
         # Where products need registers of their own, those of a second step would push sums out.
         self.unrolled = numbers.fused and (rows, vectors) == (kind.most_rows, kind.most_vectors)
+        self.busy = self.unrolled and vectors == 1  # its loads leave little time for fetching ahead
+        # What a strip holds is computed numbers, whatever the type of the result.
+        self.kept = numbers.unrounded if kind.stores_computed else numbers
 
     def emit(self) -> None:
         self.acc = [constant(self.typ, 0.0)] * (self.rows * self.vectors)
@@ -143,7 +146,7 @@ class _Tile:
                 self._depthwise_step(rows, panel, acc)
                 continue
             # Two steps a turn in the tile that does most of the work; elsewhere they only cost compile time. The next
-            # tile's source is fetched meanwhile, line by line: a narrow tile's loads leave little time for that.
+            # tile's source is fetched meanwhile, line by line.
             whole = e.int(0)
             if self.unrolled:
                 whole = run & -2
@@ -151,7 +154,7 @@ class _Tile:
                 next_rows = e.ptr(addresses[-1] * 2 - addresses[-2], self.numbers.computed) + shift
                 for k, inner in e.fold(0, whole, 2, acc):
                     for u in range(2):
-                        if self.vectors > 1 or u == 0:
+                        if u == 0 or not self.busy:
                             self._fetch(next_rows + (k + u) * self.rows)
                         self._step(rows, panel, k + u, inner)
             for k, inner in e.fold(whole, run, 1, acc):
@@ -166,16 +169,16 @@ class _Tile:
 
     def _result(self, m: int) -> Ptr:
         if self.kind.regular:
-            first = self.e.ptr(self.args.int(TileArgs.RESULTS), self._stored())
+            first = self.e.ptr(self.args.int(TileArgs.RESULTS), self.kept.stored)
             return first + m * self.kind.most_vectors * self.lanes
-        return self.e.ptr(self.args.int(TileArgs.RESULTS + m), self._stored())
+        return self.e.ptr(self.args.int(TileArgs.RESULTS + m), self.kept.stored)
 
     def _step(self, rows: list[Ptr], panel: Ptr, k: Int, acc: list[Any]) -> None:
         """One k: a row of weights against one broadcast value per tile row."""
         e, nv = self.e, self.vectors
         line = panel + k * self.width
         weights = [line.load(v * self.lanes, self.lanes) for v in range(nv)]
-        for v in range(nv if nv > 1 or not self.unrolled else 0):
+        for v in range(0 if self.busy else nv):
             self._fetch(line + (_AHEAD * self.width + v * self.lanes))
         for m, row in enumerate(rows):
             value = e.splat(row.load(k), self.lanes)
@@ -226,7 +229,7 @@ class _Tile:
         tallest = self.rows == max(self.kind.rows(nv))  # lower ones are rare
         if self.kind.stores_computed or not tallest:
             for i, value in enumerate(values):
-                self._store(rows[i // nv], i % nv, value)
+                self.kept.store(rows[i // nv], i % nv * self.lanes, value)
             return
         lines = [(rows[i // nv] + i % nv * self.lanes, value) for i, value in enumerate(values)]
         self.numbers.store_lines(self.e, lines, nv, self.args.int(TileArgs.STREAM))
@@ -236,13 +239,11 @@ class _Tile:
         spill = e.stack(self.typ, self.rows * self.vectors).as_type(self.numbers.computed)
         for i, value in enumerate(self.acc):
             spill.store(i * self.lanes, value)
-        # What a strip holds is computed numbers, whatever the type of the result.
-        numbers = replace(self.numbers, dtype="f32") if self._stored() is F32 else self.numbers
         for m in e.range(self.rows):
-            target = e.ptr(self.args.int(m + TileArgs.RESULTS), self._stored())
+            target = e.ptr(self.args.int(m + TileArgs.RESULTS), self.kept.stored)
             for v in range(self.vectors):
                 value = spill.load(m * self.width + v * self.lanes, self.lanes)
-                numbers.store_between(target, v * self.lanes, self._epilogue(value, bias[v]), low, high)
+                self.kept.store_between(target, v * self.lanes, self._epilogue(value, bias[v]), low, high)
 
     def _epilogue(self, value: Any, bias: Any) -> Any:
         e = self.e
@@ -252,15 +253,6 @@ class _Tile:
         if self.kind.activation != "leaky_relu":
             return None
         return slope_vector(self.e, self.args, TileArgs.SLOPE_BITS, self.numbers)
-
-    def _stored(self) -> Any:
-        return self.numbers.computed if self.kind.stores_computed else self.numbers.stored
-
-    def _store(self, target: Ptr, v: int, value: Any) -> None:
-        if self.kind.stores_computed:
-            target.store(v * self.lanes, value)
-        else:
-            self.numbers.store(target, v * self.lanes, value)
 
 
 def _pointer_to(function: Any) -> Any:

@@ -10,8 +10,9 @@ from operator import itemgetter
 
 from unstride._lazy import lazy
 from unstride.plan.across import LAST_WIDTHS, AcrossPlan, vector_count
+from unstride.plan.cut import STREAM, STRIP_BYTES, Grid, largest
 from unstride.plan.job import Job, Panel
-from unstride.plan.launch import STREAM, STRIP_BYTES, Grid, Launch, LaunchBuilder, largest, round_up
+from unstride.plan.launch import Launch, LaunchBuilder, round_up
 from unstride.plan.machine import Machine
 from unstride.problem import Problem
 

@@ -53,7 +53,7 @@ class Plans:
 
     @lazy
     def direct(self) -> DirectPlan:
-        return plan_direct(self.structure, self.isa)
+        return self.special.direct if isinstance(self.special, AcrossPlan) else plan_direct(self.structure, self.isa)
 
     @lazy
     def left(self) -> DirectPlan:

@@ -13,9 +13,10 @@ from dataclasses import replace
 from itertools import product
 from operator import itemgetter
 
+from unstride.plan.cut import STREAM, Grid
 from unstride.plan.direct import DirectPlan, PanelSource, plan_direct
 from unstride.plan.job import Job, Panel
-from unstride.plan.launch import STREAM, Grid, Launch, LaunchBuilder, round_up
+from unstride.plan.launch import Launch, LaunchBuilder, round_up
 from unstride.plan.machine import ISA
 from unstride.problem import Structure
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from unstride._lazy import lazy
+from unstride.plan.cut import STREAM, Grid
 from unstride.plan.job import Job, Panel
-from unstride.plan.launch import STREAM, Grid, Launch, LaunchBuilder, round_up
+from unstride.plan.launch import Launch, LaunchBuilder, round_up
 from unstride.plan.machine import Machine
 from unstride.plan.winograd import WinogradPlan
 from unstride.problem import Problem
