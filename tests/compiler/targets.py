@@ -19,6 +19,7 @@ from unstride.codegen.family import family_of
 from unstride.codegen.numbers import Numbers
 from unstride.plan.choose import Plan, special_plan
 from unstride.plan.direct import DirectPlan, plan_direct
+from unstride.plan.folded import plan_folded
 from unstride.plan.machine import ISA, ISAS
 from unstride.plan.overlap import plan_overlap
 from unstride.problem import DATA_LAYOUTS, DTYPE_BYTES, Structure
@@ -35,6 +36,7 @@ KINDS = {
     "clipped": (1, 64, 64, 3),
     "clipped_depthwise": (64, 1, 1, 3),
     "across": (1, 16, 2, 4),
+    "folded": (1, 16, 3, 5),
     "winograd": (1, 64, 64, 4),
     "fast": (1, 64, 64, 5),
 }
@@ -59,8 +61,7 @@ class Target:
     @property
     def exists(self) -> bool:
         """Vectors run across x in NCX only."""
-        refused = {"across": self.layout == "NXC"}
-        return not refused.get(self.kind, False)
+        return self.layout == "NCX" or self.kind not in ("across", "folded")
 
     @property
     def plan(self) -> Plan:
@@ -69,8 +70,8 @@ class Target:
         structure = Structure(*head, (kernel, kernel), (2, 2), (1, 1))
         accuracy = {"winograd": "standard", "fast": "fast"}.get(self.kind, "strict")
         special = special_plan(structure, self.isa, accuracy) if self.kind in ("across", "winograd", "fast") else None
-        if self.kind == "overlap":
-            special = plan_overlap(structure, self.isa)
+        if self.kind in ("overlap", "folded"):
+            special = (plan_overlap if self.kind == "overlap" else plan_folded)(structure, self.isa)
         ways = {"clipped": self.kind.startswith("clipped"), "banded": self.kind == "banded"}
         return special or plan_direct(structure, self.isa, **ways)
 

@@ -104,6 +104,7 @@ def test_scratch_of_every_workload_is_at_most_16_mib() -> None:
         "depthwise",
         "overlap-add",
         "across x",
+        "folded across x",
         "winograd",
     }
 

@@ -68,6 +68,7 @@ FAMILIES = (
     Family("direct f16 nxc *2 clipped", "clipped", "NXC", channels=_EVEN_DEEP, dtype="f16"),
     Family("direct f16 nxc *2 banded", "banded", "NXC", channels=_EVEN_DEEP, dtype="f16", weight=2),
     Family("direct f32 ncx * overlapping", "overlap", "NCX", "standard", _FEW, weight=4),
+    Family("folded f32 *", "folded", "NCX", "standard", _FEW, weight=3),
     Family("depthwise f32 nxc *", "direct", "NXC", channels=_DEPTHWISE),
     Family("across f32 *", "across", "NCX", "standard", _NARROW, weight=3),
     Family("winograd * f32 nxc *", "winograd", "NXC", "standard", _WINOGRAD, weight=2),
@@ -125,7 +126,7 @@ def _kernel_check(family: Family, rng: Random, index: int) -> Check:
     at_end, kind = bool(index % 2), rng.random()
     if family.key.endswith("clipped"):
         return partial(clipped, _case(family, rng, index), index)
-    if family.kind in ("banded", "overlap"):
+    if family.kind in ("banded", "overlap", "folded"):
         return partial(threaded if kind < 0.15 else apart, _case(family, rng, index), at_end)
     if family.key.startswith("direct f32 nxc") and kind < 0.12:
         return partial(in_place, _without_padding(rng, index), "source", at_end)

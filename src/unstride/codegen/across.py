@@ -18,17 +18,17 @@ from unstride.codegen import ir
 from unstride.codegen.activation import activate, slope_vector
 from unstride.codegen.box import Box
 from unstride.codegen.direct import Callee
-from unstride.codegen.emit import I32, I64, PTR, Emitter, Int, Ptr, vector
-from unstride.codegen.numbers import Numbers, constant
+from unstride.codegen.emit import I32, I64, PTR, Emitter, Int, Ptr, size_of, vector
+from unstride.codegen.numbers import LINE_BYTES, Numbers, constant
 from unstride.codegen.strips import emit_narrow, emit_padded, in_vectors, transpose_block
 from unstride.plan.across import LAST_WIDTHS, AcrossPlan, row_counts, vector_count
 from unstride.plan.job import Job, Panel, VRange
 from unstride.plan.machine import ISA
 
-__all__ = ["AcrossFamily"]
+__all__ = ["OVERRUN", "SLACK", "AcrossDriver", "AcrossFamily", "Line", "LineArgs", "line_tables"]
 
-_OVERRUN = 4  # vectors that the last tile of a line may write too many
-_SLACK = 8  # vectors behind the strip that the last tile of a line may read
+OVERRUN = 4  # vectors that the last tile of a line may write too many
+SLACK = 8  # vectors behind the strip that the last tile of a line may read
 
 
 class LineArgs(IntEnum):
@@ -47,7 +47,9 @@ class LineArgs(IntEnum):
     SLOPE_BITS = 10
     IN_PLACE = 11  # 1 if lines go straight to the result: not one element more may be written
     WEAVE = 12  # 1 if the second half of the rows is the other phase of the first, to be woven in
-    SIZE = 13
+    NEXT = 13  # of a bare line: what will be filled in next, channels so many elements apart
+    NEXT_PITCH = 14
+    SIZE = 15
 
 
 @dataclass(frozen=True)
@@ -74,13 +76,13 @@ class AcrossFamily:
         module.triple = numbers.isa.triple
         for rows in self.heights:
             weaves = rows == max(row_counts(numbers.isa))
-            _Line(module, numbers, self.activation, rows, weaves=weaves).emit()
-        _tables(module, numbers.isa, self.heights)
-        _Driver(module, numbers, self.heights).emit()
+            Line(module, numbers, self.activation, rows, weaves=weaves).emit()
+        line_tables(module, numbers.isa, self.heights)
+        AcrossDriver(module, numbers, self.heights).emit()
         return str(module)
 
 
-def _tables(module: Any, isa: ISA, heights: tuple[int, ...]) -> None:
+def line_tables(module: Any, isa: ISA, heights: tuple[int, ...]) -> None:
     """By height, the line function and the vectors of its widest tile; other heights are never asked for."""
     entries = [min(h for h in heights if h >= max(1, rows)) for rows in range(max(heights) + 1)]
     functions = [ir.FormattedConstant(PTR, module.globals[f"line_{h}"].get_reference()) for h in entries]
@@ -92,12 +94,14 @@ def _tables(module: Any, isa: ISA, heights: tuple[int, ...]) -> None:
         table.linkage = "internal"
 
 
-class _Line:
+class Line:
     """One result row of `rows` (phase, channel) lines: wide tiles, then single vectors."""
 
-    def __init__(self, module: Any, numbers: Numbers, activation: str, rows: int, *, weaves: bool) -> None:
+    def __init__(
+        self, module: Any, numbers: Numbers, activation: str, rows: int, *, weaves: bool = False, bare: bool = False
+    ) -> None:
         self.e = Emitter(module, f"line_{rows}", [PTR], internal=True)
-        self.weaves = weaves
+        self.weaves, self.bare = weaves, bare  # a bare line is nothing but sums
         self.numbers, self.activation, self.rows = numbers, activation, rows
         self.args = self.e.arg_ptr(0, I64)
         self.lanes = numbers.lanes
@@ -110,8 +114,9 @@ class _Line:
         self.weights = e.ptr(args.int(LineArgs.WEIGHTS), computed)
         self.source = e.ptr(args.int(LineArgs.SOURCE), computed)
         self.result = e.ptr(args.int(LineArgs.RESULT), computed)
-        bias = e.ptr(args.int(LineArgs.BIAS), computed)
-        self.bias = [e.splat(bias.load(m), self.lanes) for m in range(self.rows)]
+        if not self.bare:
+            bias = e.ptr(args.int(LineArgs.BIAS), computed)
+            self.bias = [e.splat(bias.load(m), self.lanes) for m in range(self.rows)]
         count, wide = args.int(LineArgs.COUNT), vector_count(self.numbers.isa, self.rows)
         step = wide * self.lanes
         whole = (count // step) * step
@@ -136,6 +141,8 @@ class _Line:
         for tap, outer in e.fold(0, args.int(LineArgs.TAP_COUNT), 1, acc):
             at, weights = source + self.taps.int(tap * 2), self.weights + self.taps.int(tap * 2 + 1)
             for c, inner in e.fold(0, run, 1, outer, some=True):
+                if self.bare:
+                    self._fetch(x, c, vectors)
                 line, scalars = at + c * pitch, weights + c * self.rows
                 values = [line.load(v * self.lanes, self.lanes) for v in range(vectors)]
                 for m in range(self.rows):
@@ -143,6 +150,9 @@ class _Line:
                     for v, value in enumerate(values):
                         i = m * vectors + v
                         inner[i] = self.numbers.multiply_add(e, value, weight, inner[i])
+        if self.bare:
+            self._store([acc[m * vectors : (m + 1) * vectors] for m in range(self.rows)], x)
+            return
         slope = self._slope()
         done = [
             [activate(e, self.activation, e.b.fadd(acc[m * vectors + v], self.bias[m]), slope) for v in range(vectors)]
@@ -157,6 +167,13 @@ class _Line:
                 self._store([self._woven(*pair) for pair in zip(done[:half], done[half:], strict=True)], x * 2)
             with otherwise:
                 self._store(done, x)
+
+    def _fetch(self, x: Int, c: Int, vectors: int) -> None:
+        """While these are multiplied, what follows them in the source comes in."""
+        e, args, stored = self.e, self.args, self.numbers.stored
+        line = e.ptr(args.int(LineArgs.NEXT), stored) + (c * args.int(LineArgs.NEXT_PITCH) + x)
+        for v in range(0, vectors * self.lanes, LINE_BYTES // size_of(stored)):
+            e.fetch(line + v)
 
     def _woven(self, first: list[Any], second: list[Any]) -> list[Any]:
         """Two phases of one channel, element by element in turn."""
@@ -174,7 +191,7 @@ class _Line:
         return slope_vector(self.e, self.args, LineArgs.SLOPE_BITS, self.numbers)
 
 
-class _Driver(Box):
+class AcrossDriver(Box):
     def __init__(self, module: Any, numbers: Numbers, heights: tuple[int, ...]) -> None:
         self.weave = _emit_weave(module, numbers)
         self.narrow = emit_narrow(module, numbers)
@@ -210,13 +227,13 @@ class _Driver(Box):
         self.channel_pitch = self.get(Job.PLANE_COUNT) * self.plane_pitch
         # A line may run over into the next one, which is computed later.
         self.x_pitch = e.select(self.flat, count, (count + (lanes - 1)) & -lanes)
-        self.line_pitch = (((self.v1 - self.v0) * self.x_pitch + (lanes - 1)) & -lanes) + _OVERRUN * lanes
+        self.line_pitch = (((self.v1 - self.v0) * self.x_pitch + (lanes - 1)) & -lanes) + OVERRUN * lanes
 
     def _fill_group(self, panel: Ptr, image: Int) -> None:
         e = self.e
         self.list_planes()
         end = self.strip + panel.int(Panel.RUN) * self.channel_pitch
-        e.call(self.zero, end, e.int(_SLACK * self.numbers.lanes))
+        e.call(self.zero, end, e.int(SLACK * self.numbers.lanes))
         source = e.ptr(self.get(Job.SOURCE), self.numbers.stored) + image * self.get(Job.SOURCE_N_STRIDE)
         for c in e.range(panel.int(Panel.RUN)):
             channel = source + (panel.int(Panel.CHANNEL) + c) * self.get(Job.SOURCE_C_STRIDE)
@@ -230,29 +247,36 @@ class _Driver(Box):
                             e.call(self.copy, target, start + first, count)
                             e.call(self.zero, target + count, self.plane_pitch - count)
                         with otherwise:
-                            for row in e.range(self.rows):
-                                self._fill_line(target + row * self.row_pitch, start, self.source_v + row)
+                            self.fill_lines(target, start, self.source_v, self.rows)
 
-    def _fill_line(self, target: Ptr, source: Ptr, v: Int) -> None:
+    def fill_lines(self, target: Ptr, source: Ptr, v: Int, count: Int) -> None:
+        """Fill so many lines of a channel of the box, from source row v on, with zeros for what does not exist."""
         e = self.e
-        inside = e.b.and_(v >= 0, v < self.get(Job.SOURCE_V_SIZE))
-        with e.either(inside) as (then, otherwise):
-            with otherwise:
-                e.call(self.zero, target, self.row_pitch)
-            with then:
-                left = e.min(e.max(0 - self.source_x, 0), self.columns)
-                right = e.max(e.min(self.get(Job.SOURCE_X_SIZE) - self.source_x, self.columns), left)
-                if self.numbers.isa.masked:
-                    line = source + (v * self.get(Job.SOURCE_V_STRIDE) + self.source_x)
-                    e.call(self.padded, target, line, left, right, self.row_pitch)
-                    return
-                with e.when(left > 0):
-                    e.call(self.zero, target, left)
-                with e.when(right > left):
-                    first = source + (v * self.get(Job.SOURCE_V_STRIDE) + self.source_x + left)
-                    e.call(self.copy, target + left, first, right - left)
-                # To the end of the last vector: what happens to lie there may be subnormal, which is slow to multiply.
-                e.call(self.zero, target + right, self.row_pitch - right)
+        left = e.min(e.max(0 - self.source_x, 0), self.columns)
+        right = e.max(e.min(self.get(Job.SOURCE_X_SIZE) - self.source_x, self.columns), left)
+        top = e.min(e.max(0 - v, 0), count)
+        bottom = e.max(e.min(self.get(Job.SOURCE_V_SIZE) - v, count), top)
+        with e.when(top > 0):
+            e.call(self.zero, target, top * self.row_pitch)
+        stride = self.get(Job.SOURCE_V_STRIDE)
+        if self.numbers.isa.masked:
+            line = source + ((v + top) * stride + self.source_x)
+            to = target + top * self.row_pitch
+            e.call(self.padded, to, line, left, right, self.row_pitch, bottom - top, stride)
+        else:
+            for row in e.range(top, bottom):
+                self._fill_line(target + row * self.row_pitch, source + (v + row) * stride, left, right)
+        with e.when(bottom < count):
+            e.call(self.zero, target + bottom * self.row_pitch, (count - bottom) * self.row_pitch)
+
+    def _fill_line(self, target: Ptr, source: Ptr, left: Int, right: Int) -> None:
+        e = self.e
+        with e.when(left > 0):
+            e.call(self.zero, target, left)
+        with e.when(right > left):
+            e.call(self.copy, target + left, source + (self.source_x + left), right - left)
+        # To the end of the last vector: what happens to lie there may be subnormal, which is slow to multiply.
+        e.call(self.zero, target + right, self.row_pitch - right)
 
     def _panel(self, panel: Ptr, image: Int) -> None:
         e = self.e
@@ -351,7 +375,7 @@ class _Driver(Box):
                     row = v_range.int(VRange.PHASE) - self.get(Job.RESULT_V_BEGIN)
                     at = (v * self.get(Job.RESULT_V_STEP) + row) * stride
                     lines = self.out + (phase * per_phase * self.line_pitch + (v - self.v0) * self.x_pitch)
-                    self._flush_row(panel, place + at, lines)
+                    self.flush_row(panel, place + at, lines)
 
     def _channel(self, panel: Ptr, c: Int) -> Ptr:
         """Where a channel of the chunk starts in the result."""
@@ -387,7 +411,7 @@ class _Driver(Box):
                     count.set(count.get() + 1)
         return count.get()
 
-    def _flush_row(self, panel: Ptr, place: Int, lines: Ptr) -> None:
+    def flush_row(self, panel: Ptr, place: Int, lines: Ptr) -> None:
         """Weave the phases of each channel into one line, and copy what lies inside the result."""
         e = self.e
         step, count = self.get(Job.RESULT_X_STEP), self.x1 - self.x0

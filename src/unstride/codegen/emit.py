@@ -327,6 +327,11 @@ class Emitter:
             known = ir.Function(self.module, ir.FunctionType(result, [a.type for a in arguments]), name)
         return self.b.call(known, list(arguments))
 
+    def fetch(self, address: Ptr) -> None:
+        """Ask for a line that will be read soon; the address need not exist."""
+        flags = [ir.Constant(I32, value) for value in (0, 3, 1)]  # to read, keep close, data
+        self.intrinsic("llvm.prefetch.p0", VOID, (address.value, *flags))
+
     def fma(self, a: Any, b: Any, c: Any) -> Any:
         return self.intrinsic(f"llvm.fma.{mangle(c.type)}", c.type, (a, b, c))
 

@@ -52,16 +52,19 @@ def emit_copy(module: Any, numbers: Numbers) -> Any:
 
 
 def emit_padded(module: Any, numbers: Numbers) -> Any:
-    """padded(target, source, low, high, count): stored elements [low, high), widened, in a line of zeros.
+    """padded(target, source, low, high, pitch, rows, stride): per row, stored elements [low, high), widened, in zeros.
 
-    The source's element 0 need not exist. For instruction sets with masks.
+    Rows are `pitch` elements apart in the target, and whole; in the source `stride`, and its element 0 need not exist.
+    For instruction sets with masks.
     """
-    e = Emitter(module, "padded", [PTR, PTR, I64, I64, I64], internal=True)
+    e = Emitter(module, "padded", [PTR, PTR, *(I64,) * 5], internal=True)
     target = e.arg_ptr(0, numbers.computed, noalias=True)
     source = e.arg_ptr(1, numbers.stored, noalias=True)
-    low, high, count = (e.arg_int(i) for i in (2, 3, 4))
-    for i in e.range(0, count, numbers.lanes):
-        target.store(i, numbers.load_between(source + i, low - i, high - i))
+    low, high, pitch, rows, stride = (e.arg_int(i) for i in (2, 3, 4, 5, 6))
+    for row in e.range(rows):
+        to, line = target + row * pitch, source + row * stride
+        for i in e.range(0, pitch, numbers.lanes):
+            to.store(i, numbers.load_between(line + i, low - i, high - i))
     e.ret()
     return e.function
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from unstride.codegen import ir
 from unstride.codegen.activation import activate, slope_vector
-from unstride.codegen.emit import I32, I64, PTR, VOID, Emitter, Int, Ptr, vector
+from unstride.codegen.emit import I64, PTR, Emitter, Int, Ptr, vector
 from unstride.codegen.numbers import Numbers, constant
 
 __all__ = ["MOST_ROWS", "TileArgs", "TileFamily", "TileKind"]
@@ -155,7 +155,7 @@ class _Tile:
                 for k, inner in e.fold(0, whole, 2, acc):
                     for u in range(2):
                         if u == 0 or not self.busy:
-                            self._fetch(next_rows + (k + u) * self.rows)
+                            e.fetch(next_rows + (k + u) * self.rows)
                         self._step(rows, panel, k + u, inner)
             for k, inner in e.fold(whole, run, 1, acc):
                 self._step(rows, panel, k, inner)
@@ -179,15 +179,11 @@ class _Tile:
         line = panel + k * self.width
         weights = [line.load(v * self.lanes, self.lanes) for v in range(nv)]
         for v in range(0 if self.busy else nv):
-            self._fetch(line + (_AHEAD * self.width + v * self.lanes))
+            e.fetch(line + (_AHEAD * self.width + v * self.lanes))
         for m, row in enumerate(rows):
             value = e.splat(row.load(k), self.lanes)
             for v, weight in enumerate(weights):
                 acc[m * nv + v] = self.numbers.multiply_add(e, value, weight, acc[m * nv + v])
-
-    def _fetch(self, address: Ptr) -> None:
-        flags = [ir.Constant(I32, value) for value in (0, 3, 1)]  # to read, keep close, data
-        self.e.intrinsic("llvm.prefetch.p0", VOID, (address.value, *flags))
 
     def _depthwise_step(self, rows: list[Ptr], panel: Ptr, acc: list[Any]) -> None:
         """One tap: a vector of channels against the same channels of the weights."""

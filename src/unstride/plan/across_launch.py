@@ -18,6 +18,8 @@ from unstride.problem import Problem
 
 __all__ = ["AcrossLaunch"]
 
+_LINE = 20.0  # cycles of a result row of a channel, beside its elements
+
 
 class AcrossLaunch(LaunchBuilder):
     """The launch of one problem with vectors across x, and its price."""
@@ -106,7 +108,8 @@ class AcrossLaunch(LaunchBuilder):
         pages = planes + filled * self.problem.itemsize / 4096
         filling = 3 * filled / lanes + (100 * pages if far else 0)
         listing = 120 * len(plan.panels) / blocks
-        return -(-tasks // self.threads) * (reading + filling + listing + weaving * woven + 2000)
+        flushed = 0.0 if in_place else woven / (grid.x_unit * step)
+        return -(-tasks // self.threads) * (reading + filling + listing + weaving * woven + _LINE * flushed + 2000)
 
     @lazy
     def _steps_by_height(self) -> Counter[int]:

@@ -10,6 +10,7 @@ from unstride._lazy import lazy
 from unstride.plan.across import AcrossPlan, plan_across
 from unstride.plan.across_launch import AcrossLaunch
 from unstride.plan.direct import DirectPlan, plan_direct
+from unstride.plan.folded import FoldedLaunch, FoldedPlan, plan_folded
 from unstride.plan.launch import Launch, LaunchBuilder
 from unstride.plan.machine import ISA, Machine
 from unstride.plan.overlap import OverlapLaunch, plan_overlap
@@ -21,13 +22,13 @@ __all__ = ["KINDS", "SCALE", "Plan", "Plans", "choose", "special_plan"]
 
 Plan = DirectPlan | WinogradPlan | AcrossPlan
 
-KINDS = ("direct", "banded", "clipped", "overlap", "winograd", "across")
+KINDS = ("direct", "banded", "clipped", "overlap", "folded", "winograd", "across")
 
 # How much longer than its model says a kernel takes, relative to the direct one: the median over random layers that are
 # in no list, by `python -m unstride.bench.learn`. The models know caches and registers; this is what they leave out.
 SCALE = {
-    "avx512": {"direct": 1.0, "banded": 1.0, "clipped": 1.0, "overlap": 0.92, "winograd": 1.04, "across": 0.88},
-    "avx2": {"direct": 1.0, "banded": 0.95, "clipped": 0.85, "overlap": 0.85, "winograd": 1.05, "across": 1.1},
+    "avx512": {"overlap": 0.92, "folded": 0.84, "winograd": 1.02, "across": 0.87},
+    "avx2": {"banded": 0.95, "clipped": 0.85, "overlap": 0.85, "folded": 0.94, "winograd": 1.05, "across": 1.1},
 }
 
 # What another kernel than the one for large maps must gain, in cycles: it has to be compiled and packed for. The direct
@@ -72,11 +73,20 @@ class Plans:
         return None if self.strict else plan_overlap(self.structure, self.isa)
 
     @lazy
+    def folded(self) -> FoldedPlan | None:
+        """Not for strict results, either."""
+        return None if self.strict else plan_folded(self.structure, self.isa)
+
+    @lazy
     def banded(self) -> DirectPlan:
         return plan_direct(self.structure, self.isa, banded=True)
 
     def of(self, kind: str) -> Plan:
-        found = getattr(self, kind) if kind in ("direct", "banded", "clipped", "overlap", "left") else self.special
+        found = (
+            getattr(self, kind)
+            if kind in ("direct", "banded", "clipped", "overlap", "folded", "left")
+            else self.special
+        )
         assert found is not None
         return found
 
@@ -93,6 +103,9 @@ class Plans:
             found["clipped"] = LaunchBuilder(self.clipped, problem, machine, 1).best_grid()[1]
         if self.overlap and not direct.prefill:
             found["overlap"] = OverlapLaunch(self.overlap, problem, machine, 1).best_grid()[1]
+        folded = FoldedLaunch(self.folded, problem, machine, 1).price if self.folded else None
+        if folded is not None:
+            found["folded"] = folded
         if isinstance(self.special, WinogradPlan):
             price = WinogradLaunch(self.special, problem, machine, 1).price
         elif isinstance(self.special, AcrossPlan):
@@ -109,8 +122,9 @@ class Plans:
         """The kind that computes large maps."""
         usual = self.kind_of_special if self.special else "banded" if self.direct.best_in_bands else "direct"
         if machine not in self._preferred:
-            large = self.overlap and self._cheapest(_large(self.structure), machine, usual) == "overlap"
-            self._preferred[machine] = "overlap" if large else usual
+            may_fold = self.overlap or self.folded
+            large = self._cheapest(_large(self.structure), machine, usual) if may_fold else usual
+            self._preferred[machine] = large if large in ("overlap", "folded") else usual
         return self._preferred[machine]
 
     def cheapest(self, problem: Problem, machine: Machine) -> str:
@@ -133,6 +147,8 @@ class Plans:
         plan = self.of(kind)
         if isinstance(plan, WinogradPlan):
             return WinogradLaunch(plan, problem, machine, threads).launches()
+        if isinstance(plan, FoldedPlan):
+            return (FoldedLaunch(plan, problem, machine, threads).launch(),)
         if isinstance(plan, AcrossPlan):
             return (AcrossLaunch(plan, problem, machine, threads).launch(),)
         if plan.overlapping:

@@ -55,7 +55,8 @@ class Cut:
         axes = [Axis(*values) for values in zip(plan.axes, source, result, shifts, begins, strict=True)]
         self.outer, self.x = axes[:-2], axes[-1]
         self.v = axes[-2] if problem.rank > 1 else Axis(_ROW, 1, 1, 0, 0)
-        self.prefill = plan.needs_prefill or _mostly_out_of_reach(axes)
+        self.mostly_out_of_reach = _mostly_out_of_reach(axes)
+        self.prefill = plan.needs_prefill or self.mostly_out_of_reach
         self.compute_bytes = 8 if problem.dtype == "f64" else 4
         self.v_hull, self.x_hull = self.v.hull(reach=self.prefill), self.x.hull(reach=self.prefill)
         self.outer_hulls = [axis.hull(reach=self.prefill) for axis in self.outer]

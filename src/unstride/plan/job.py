@@ -111,6 +111,11 @@ class Job(_Field):
     DILATION_V = auto()
     DILATION_X = auto()
     HOLES = auto()  # 1 if the out strip starts as REST, since not every element of it is computed
+    OFFSET_RING = auto()  # folded: the products of groups of source rows, and how many elements such a group takes
+    RING_ROWS = auto()
+    RING_GROUPS = auto()
+    RING_PITCH = auto()
+    KERNEL_ROWS = auto()  # lines of products of a source row, and of each of its outer phases
 
 
 @unique

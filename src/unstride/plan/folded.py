@@ -1,0 +1,290 @@
+"""Products across x, sums afterwards: for few result channels in channel-major memory.
+
+A phase of few channels has few rows for a tile across x, and each of them loads every source line anew. Here the rows
+of the product are all of (kernel element, channel): a source line is loaded once for a tile full of them. The products
+of a few source rows wait in a ring in L2. When all source rows of a result row are there, each of its elements is
+summed from the products of its taps, shifted lines, in registers, and stored. Only source rows that exist are
+multiplied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from math import prod
+from operator import itemgetter
+
+from unstride._lazy import lazy
+from unstride.plan.across import LAST_WIDTHS, AcrossPlan, row_counts, vector_count
+from unstride.plan.axis import Axis
+from unstride.plan.cut import STREAM, Grid, largest
+from unstride.plan.direct import PanelSource, plan_direct
+from unstride.plan.job import Job, Panel, VRange
+from unstride.plan.launch import Launch, LaunchBuilder, round_up
+from unstride.plan.machine import ISA, Machine
+from unstride.plan.phases import AxisPhases, Phase, Tap
+from unstride.problem import Problem, Structure
+
+__all__ = ["FoldedLaunch", "FoldedPlan", "plan_folded"]
+
+_MOST_CHANNELS = 48  # of the result: with more, phases fill their vectors well enough
+_MOST_ROWS = 4096
+_OVERRUN, _SLACK = 4, 8  # vectors that a line may write, and read, too many
+_STRIP_SHARE, _RING_SHARE = 8, 2  # of L2: for the source rows of a turn, and for products
+_CALL = 90.0  # cycles of one line of products, beside its steps
+_SUM, _SUM_VECTOR = 14.0, 1.6  # cycles of one line of sums, and of each vector of each of its taps
+Element = tuple[tuple[int, int], int]  # a kernel element (v, x), and a channel
+_ONE_ROW = AxisPhases(1, 1, (Phase(0, (Tap(0, 0),)),))
+
+
+@dataclass(frozen=True)
+class FoldedPlan(AcrossPlan):
+    """Panels are rows of (kernel element, channel); `inner_taps` says which of them each phase sums.
+
+    First a (start, count) for every residue along v, then along x; then their taps: (distance of the source row or
+    column from the first one that the position can touch, kernel index). A residue without taps is only bias.
+    """
+
+    @property
+    def algorithm(self) -> str:
+        return "folded across x"
+
+    @property
+    def product_rows(self) -> int:
+        """Lines of products of one source row."""
+        return sum(panel[Panel.COLUMNS] for panel in self.panels)
+
+
+def plan_folded(structure: Structure, isa: ISA) -> FoldedPlan | None:
+    """The plan, or None where it cannot be used or has nothing to gain."""
+    s = structure
+    channels, reduce = (s.co, s.ci) if s.direction == "scatter" else (s.ci, s.co)
+    if s.data_layout != "NCX" or s.groups > 1 or channels > _MOST_CHANNELS or s.kernel[-1] == 1:
+        return None
+    direct = plan_direct(s, isa)
+    rows = direct.axes[-2] if s.rank > 1 else _ONE_ROW
+    residues = rows.result_step * direct.axes[-1].result_step
+    if rows.source_step * direct.axes[-1].source_step > 1 or residues > _MOST_ROWS:
+        return None
+    kernel = (1, *s.kernel)[-2:]
+    elements = [((v, x), c) for v in range(kernel[0]) for x in range(kernel[1]) for c in range(channels)]
+    outer_phases = list(product(*(axis.phases for axis in direct.axes[:-2])))
+    if len(elements) * len(outer_phases) > _MOST_ROWS:
+        return None
+    plane_index = {plane: i for i, plane in enumerate(direct.planes)}
+    zeros = (0,) * min(2, s.rank)
+    panels: list[tuple[int, ...]] = []
+    sources: list[PanelSource] = []
+    weights = 0
+    for index, phases in enumerate(outer_phases):
+        taps = list(product(*(phase.taps for phase in phases)))
+        planes = tuple(plane_index[tuple(t.a for t in tap)] for tap in taps)
+        steps = tuple((*(t.k for t in tap), *zeros) for tap in taps)
+        for start, columns in _tiles(elements, isa):
+            fields = dict.fromkeys(Panel, 0)
+            fields.update(
+                {
+                    Panel.WEIGHTS: weights,
+                    Panel.OUTER_FIRST: _find(direct.outer_taps, planes),
+                    Panel.OUTER_COUNT: len(planes),
+                    Panel.RUN: reduce,
+                    Panel.COLUMN: index * len(elements) + start,
+                    Panel.COLUMNS: len(columns),
+                    Panel.V_PHASES: rows.result_step,
+                    Panel.OUTER_PHASE: index,
+                    Panel.START: int(start == 0),
+                    Panel.FLUSH: int(start + len(columns) == len(elements)),
+                    Panel.FLUSH_WIDTH: channels,
+                }
+            )
+            panels.append(tuple(fields[f] for f in Panel))
+            sources.append(PanelSource(0, steps, tuple(columns)))
+            weights += len(steps) * reduce * len(columns)
+    return FoldedPlan(
+        direct,
+        tuple(panels),
+        tuple(sources),
+        _tap_lists(rows, direct.axes[-1]),
+        (len(panels),),
+        channels * direct.axes[-1].result_step,
+        True,
+        weights,
+        tuple(range(channels)),
+        f"{channels} result channels: vectors run across x, and products of single kernel elements are summed",
+    )
+
+
+def _tiles(elements: list[Element], isa: ISA) -> Iterator[tuple[int, list[Element]]]:
+    """Rows cut to tile heights."""
+    start = 0
+    while start < len(elements):
+        height = max(h for h in row_counts(isa) if h <= len(elements) - start)
+        yield start, elements[start : start + height]
+        start += height
+
+
+def _find(table: tuple[int, ...], run: tuple[int, ...]) -> int:
+    """Where the direct plan keeps this run of planes."""
+    return next(i for i in range(len(table)) if table[i : i + len(run)] == run)
+
+
+def _tap_lists(*axes: AxisPhases) -> tuple[tuple[int, int], ...]:
+    residues = sum(axis.result_step for axis in axes)
+    heads: list[tuple[int, int]] = []
+    taps: list[tuple[int, int]] = []
+    for axis in axes:
+        by_residue = {phase.r: phase.taps for phase in axis.phases}
+        for r in range(axis.result_step):
+            found = by_residue.get(r, ())
+            heads.append((residues + len(taps), len(found)))
+            taps += [(tap.a - axis.first, tap.k) for tap in found]
+    return (*heads, *taps)
+
+
+def _hull(ranges: list[tuple[int, int]]) -> tuple[int, int]:
+    alive = [(low, high) for low, high in ranges if high > low]
+    return (min(low for low, _ in alive), max(high for _, high in alive)) if alive else (0, 0)
+
+
+@dataclass(frozen=True)
+class Ring:
+    """How the products of a box wait: in groups of so many source rows each, so many elements apart."""
+
+    rows: int
+    groups: int
+    pitch: int
+
+
+class FoldedLaunch(LaunchBuilder):
+    """How a call is cut: boxes of result positions, each with the source rows that reach into it."""
+
+    def __init__(self, plan: FoldedPlan, problem: Problem, machine: Machine, threads: int) -> None:
+        super().__init__(plan.direct, problem, machine, threads)
+        self.folded, self.lanes = plan, plan.direct.tile.lanes
+        # Sums without terms are bias: residues that have no taps need not be filled before, unless there are many.
+        self.prefill = self.mostly_out_of_reach or not all(axis.phases.complete for axis in self.outer)
+        if not self.prefill:
+            self.v_hull, self.x_hull = (_hull(self._v_ranges(axis)) for axis in (self.v, self.x))
+            self.outer_hulls = [axis.hull(reach=False) for axis in self.outer]
+            self.outer_positions = prod(high - low for low, high in self.outer_hulls)
+        self.counts = (self.v_hull[1] - self.v_hull[0], self.x_hull[1] - self.x_hull[0])
+
+    @property
+    def price(self) -> float | None:
+        """Cycles of one thread, or None where there is nothing to compute."""
+        work = prod(self.problem.data_shape) * prod(self.counts) * self.outer_positions
+        return self._best[1] if work else None
+
+    def _v_ranges(self, axis: Axis) -> list[tuple[int, int]]:
+        """By residue, the positions at which it is computed."""
+        taps = {phase.r: phase.taps for phase in axis.phases.phases}
+        residues = range(axis.phases.result_step)
+        if not self.prefill:
+            return [axis.positions(r, (), reach=False) for r in residues]
+        return [axis.positions(r, taps[r], reach=True) if r in taps else (0, 0) for r in residues]
+
+    def _v_table(self) -> list[int]:
+        ranges = enumerate(self._v_ranges(self.v))
+        values = [{VRange.LOW: low, VRange.HIGH: high, VRange.PHASE: r} for r, (low, high) in ranges]
+        return [value[field] for value in values for field in VRange]
+
+    @lazy
+    def _best(self) -> tuple[Grid, float]:
+        return min(((grid, self._cost(grid)) for grid in self._grids()), key=itemgetter(1))
+
+    def _grids(self) -> Iterator[Grid]:
+        nv, nx = self.counts
+        blocks = (len(self.folded.panels),)
+        x_most = largest(nx, self._may_be_wide)
+        for x_pieces in (1, 2, 3, 4):
+            x = round_up(-(-nx // x_pieces), self.lanes)
+            for v_pieces in (1, self.threads, 2 * self.threads, 4 * self.threads, 8 * self.threads):
+                yield Grid(1, -(-nv // v_pieces), min(nx, x_most, x), blocks)
+
+    def _may_be_wide(self, x: int) -> bool:
+        """Whether one source row, and the products of those that a position needs, and of one more, stay in L2."""
+        columns = (x + self.x.phases.span - 1) * self.compute_bytes
+        depth = len(self.plan.planes) * self.plan.reduce_channels
+        lines = self.folded.product_rows * min(self.v.phases.span + 1, self.v.source_size)
+        l2 = self.machine.l2_bytes
+        return columns * depth <= l2 // _STRIP_SHARE and columns * lines <= l2 // _RING_SHARE
+
+    def _ring(self, grid: Grid) -> Ring:
+        """As many source rows at a time as L1 and L2 have room for."""
+        columns, span = grid.x_unit + self.x.phases.span - 1, self.v.phases.span
+        lines, depth = self.folded.product_rows, len(self.plan.planes) * self.plan.reduce_channels
+        height = min(grid.v_unit + span - 1, self.v.source_size)
+
+        def ring(rows: int) -> Ring:
+            groups = min(1 + -(-(span - 1) // rows), -(-height // rows))
+            pitch = round_up(rows * columns, self.lanes) + _OVERRUN * self.lanes
+            # Lines a power of two apart would fall into one cache set.
+            return Ring(rows, groups, pitch + (self.lanes if pitch * self.compute_bytes % 512 == 0 else 0))
+
+        def fits(rows: int) -> bool:
+            made = ring(rows)
+            strip, products = depth * made.pitch, lines * made.groups * made.pitch
+            limits = (self.machine.l2_bytes // _STRIP_SHARE, self.machine.l2_bytes // _RING_SHARE)
+            return strip * self.compute_bytes <= limits[0] and products * self.compute_bytes <= limits[1]
+
+        return ring(largest(max(1, height), fits))
+
+    def _cost(self, grid: Grid) -> float:
+        """Cycles of the busiest thread: filling, products, sums and the way out."""
+        (nv, nx), lanes, ring, plan = self.counts, self.lanes, self._ring(grid), self.folded
+        tasks = self.batch * -(-nv // grid.v_unit) * -(-nx // grid.x_unit) * self.outer_positions
+        height = min(grid.v_unit + self.v.phases.span - 1, self.v.source_size)
+        turns = -(-height // ring.rows)
+        vectors = -(-height * (grid.x_unit + self.x.phases.span - 1) // (turns * lanes))
+        products = turns * sum(self._line_cycles(panel, vectors) for panel in plan.panels)
+        weights = plan.packed_elements * self.compute_bytes
+        streamed = weights / STREAM / max(1, tasks // self.threads)
+        if weights > self.machine.l2_bytes // 8:
+            streamed += turns * weights / (4 * STREAM)
+        channels = len(self.plan.planes) * self.plan.reduce_channels
+        pages = channels * (height if self.v.source_size * self.x.source_size * self.problem.itemsize > 4096 else 1)
+        filling = turns * vectors * channels * 4.0 + 12.0 * channels * height + 4.0 * pages
+        width = -(-grid.x_unit // lanes)
+        phases = len(self.v.phases.phases) * len(self.x.phases.phases) * len(plan.direct.outer_phases)
+        taps = sum(len(v.taps) * len(x.taps) for v, x in product(self.v.phases.phases, self.x.phases.phases))
+        taps *= len(plan.direct.outer_phases)
+        channels = plan.direct.result_channels
+        sums = grid.v_unit * channels * (phases * _SUM + taps * (2.0 + _SUM_VECTOR * width))
+        leaving = 1.0 + self.result_distance if self.x.phases.result_step != 3 else 3.0 + self.result_distance
+        leaving *= grid.v_unit * grid.x_unit * phases * channels / (1 if self.x.phases.result_step > 2 else 4)
+        return -(-tasks // self.threads) * (products + streamed + filling + sums + leaving + 3000)
+
+    def _line_cycles(self, panel: tuple[int, ...], vectors: int) -> float:
+        """Cycles of one line of products of a panel."""
+        height, widest = panel[Panel.COLUMNS], vector_count(self.plan.isa, panel[Panel.COLUMNS])
+        last = vectors % widest
+        widths = [widest] * (vectors // widest) + [w for w in (*LAST_WIDTHS, widest) if w >= last][:1] * (last > 0)
+        steps = panel[Panel.RUN] * panel[Panel.OUTER_COUNT]
+        return _CALL + 1.05 * steps * sum(max(height * w / 2, (height + w) / 2, 4.0) for w in widths)
+
+    def launch(self) -> Launch:
+        """The launch of one problem."""
+        plan, grid = self.folded, self._best[0]
+        base, ring = self.build(grid), self._ring(grid)
+        depth = len(self.plan.planes) * self.plan.reduce_channels
+        line = round_up(grid.x_unit, self.lanes) + _OVERRUN * self.lanes
+        height = grid.v_unit + self.v.phases.span - 1
+        taps = max(len(v.taps) * len(x.taps) for v, x in product(self.v.phases.phases, self.x.phases.phases))
+        integers = 2 * len(self.plan.planes) + max(2 * max(p[Panel.OUTER_COUNT] for p in plan.panels), taps)
+        sizes = [
+            self.compute_bytes * (depth * ring.pitch + _SLACK * self.lanes),
+            self.compute_bytes * plan.rows_per_chunk * line,
+            8 * (integers + height),
+            self.compute_bytes * line * self.x.phases.result_step,
+            self.compute_bytes * (plan.product_rows * ring.groups * ring.pitch + _SLACK * self.lanes),
+        ]
+        places = [sum(map(round_up, sizes[:i])) for i in range(6)]
+        fields = list(base.fields)
+        fields[Job.OFFSET_STRIP], fields[Job.OFFSET_OUT], fields[Job.OFFSET_TAPS] = places[:3]
+        fields[Job.OFFSET_PRODUCTS], fields[Job.OFFSET_RING], fields[Job.SCRATCH_PER_SLOT] = places[3:]
+        if not self.prefill:
+            fields[Job.RESULT_X_REACH] = self.x.phases.result_step
+        fields[Job.KERNEL_ROWS], fields[Job.KERNEL_X] = plan.product_rows, self.problem.kernel[-1]
+        fields[Job.RING_ROWS], fields[Job.RING_GROUPS], fields[Job.RING_PITCH] = ring.rows, ring.groups, ring.pitch
+        return replace(base, fields=tuple(fields), scratch_per_slot=places[5])
