@@ -217,10 +217,12 @@ class Box:
         with e.when(e.b.and_(panel.int(Panel.START).differs(0), self.get(Job.HOLES).differs(0))):
             width = panel.int(Panel.GROUP_WIDTH)
             rest = e.ptr(self.get(Job.REST), self.numbers.computed) + panel.int(Panel.BIAS)
+            lanes = self.numbers.lanes
             for pixel in e.range(self.images * self.out_rows * self.out_columns):
                 line = self.out + pixel * width
-                for column in e.range(width):
-                    line.store(column, rest.load(column))
+                # Ascending, so a vector may run over into the next pixel.
+                for column in e.range(0, width, lanes):
+                    line.store(column, rest.load(column, lanes))
 
     def flush(self, panel: Ptr, offset: Int) -> None:
         """Transpose the out strip into the result: rows and columns outside the result stay behind."""

@@ -18,6 +18,7 @@ from unstride.problem import Problem
 
 __all__ = ["AcrossLaunch"]
 
+_MOST_RESIDUES = 32  # along x, without taps among them, whose lines wait for each other
 _LINE = 20.0  # cycles of a result row of a channel, beside its elements
 
 
@@ -29,6 +30,12 @@ class AcrossLaunch(LaunchBuilder):
         self.across, self.lanes = plan, plan.direct.tile.lanes
         self.counts = (self.v_hull[1] - self.v_hull[0], self.x_hull[1] - self.x_hull[0])
         self.flat = self._is_flat()
+
+    @property
+    def fills_holes(self) -> bool:
+        """Lines of x-phases without taps start as bias; whole rows without taps are not visited."""
+        complete = all(axis.phases.complete for axis in (*self.outer, self.v))
+        return complete and self.x.phases.result_step <= _MOST_RESIDUES
 
     @property
     def price(self) -> float | None:

@@ -65,5 +65,13 @@ class Axis:
         ]
 
     def hull(self, *, reach: bool) -> tuple[int, int]:
+        """The positions of all phases."""
         alive = [(low, high) for low, high in self.ranges(reach=reach) if high > low]
         return (min(low for low, _ in alive), max(high for _, high in alive)) if alive else (0, 0)
+
+    @property
+    def whole(self) -> tuple[int, int]:
+        """The positions of all residues, those without taps as well."""
+        last = self.phases.result_step - 1
+        low, high = self.positions(last, (), reach=False)[0], self.positions(0, (), reach=False)[1]
+        return low, max(low, high)

@@ -25,6 +25,7 @@ STRIP_BYTES = 240 * 1024
 _DEEP_STRIP_BYTES = (2**20, 2**22)  # where weights come from memory for every strip, few large strips are better
 _CALL, _CLIPPED_CALL = 60, 110  # cycles of listing a tile's rows; with sums that are read and written
 STREAM = 5.0  # bytes that a core gets from beyond its L2 in a cycle
+_MOST_RESIDUES = 32  # of a position, without taps among them, for which an out strip has room
 _LOW_TILES = ((0, 0), (2, 5), (4, 6), (8, 9))  # rows, and cycles of a step
 _ROW = AxisPhases(1, 1, (Phase(0, (Tap(0, 0),)),))  # the missing row axis of a 1D case
 
@@ -55,12 +56,22 @@ class Cut:
         axes = [Axis(*values) for values in zip(plan.axes, source, result, shifts, begins, strict=True)]
         self.outer, self.x = axes[:-2], axes[-1]
         self.v = axes[-2] if problem.rank > 1 else Axis(_ROW, 1, 1, 0, 0)
-        self.mostly_out_of_reach = _mostly_out_of_reach(axes)
-        self.prefill = plan.needs_prefill or self.mostly_out_of_reach
+        self.prefill = (plan.needs_prefill and not self.fills_holes) or _mostly_out_of_reach(axes)
         self.compute_bytes = 8 if problem.dtype == "f64" else 4
         self.v_hull, self.x_hull = self.v.hull(reach=self.prefill), self.x.hull(reach=self.prefill)
+        self.v_reach, self.x_reach = self.v.phases.reach, self.x.phases.reach
+        if plan.needs_prefill and not self.prefill:
+            self.v_hull, self.x_hull = self.v.whole, self.x.whole
+            self.v_reach, self.x_reach = self.v.phases.result_step, self.x.phases.result_step
         self.outer_hulls = [axis.hull(reach=self.prefill) for axis in self.outer]
         self.outer_positions = prod(high - low for low, high in self.outer_hulls)
+
+    @property
+    def fills_holes(self) -> bool:
+        """Whether residues that have no taps are stored with the others, as part of an out strip that starts as bias."""
+        steps = self.v.phases.result_step * self.x.phases.result_step
+        whole = all(axis.phases.complete for axis in self.outer)
+        return whole and self.plan.through_strip and not self.plan.clipped and steps <= _MOST_RESIDUES
 
     def best_grid(self) -> tuple[Grid, float]:
         """The cheapest way to cut the work, by a simple model of a core's cycles, and its cost."""
@@ -195,7 +206,7 @@ class Cut:
     @property
     def _may_be_clipped(self) -> bool:
         plan = self.plan
-        return not (plan.merged or plan.depthwise or plan.clipped or plan.banded or self.prefill)
+        return not (plan.merged or plan.depthwise or plan.clipped or plan.banded or self.prefill or plan.needs_prefill)
 
     @lazy
     def panel_bytes(self) -> int:
@@ -237,8 +248,8 @@ class Cut:
         if not self.plan.through_strip:
             return 0
         width = max(p[Panel.GROUP_WIDTH] for p in self.plan.panels)
-        rows = (v - 1) * self.v.phases.result_step + self.v.phases.reach
-        pixels = images * rows * ((x - 1) * self.x.phases.result_step + self.x.phases.reach)
+        rows = (v - 1) * self.v.phases.result_step + self.v_reach
+        pixels = images * rows * ((x - 1) * self.x.phases.result_step + self.x_reach)
         return (pixels * width + 2 * self.plan.tile.columns) * self.compute_bytes
 
     def _footprint(self, images: int, v: int, x: int) -> int:

@@ -17,7 +17,6 @@ from operator import itemgetter
 
 from unstride._lazy import lazy
 from unstride.plan.across import LAST_WIDTHS, AcrossPlan, row_counts, vector_count
-from unstride.plan.axis import Axis
 from unstride.plan.cut import STREAM, Grid, largest
 from unstride.plan.direct import PanelSource, plan_direct
 from unstride.plan.job import Job, Panel, VRange
@@ -142,11 +141,6 @@ def _tap_lists(*axes: AxisPhases) -> tuple[tuple[int, int], ...]:
     return (*heads, *taps)
 
 
-def _hull(ranges: list[tuple[int, int]]) -> tuple[int, int]:
-    alive = [(low, high) for low, high in ranges if high > low]
-    return (min(low for low, _ in alive), max(high for _, high in alive)) if alive else (0, 0)
-
-
 @dataclass(frozen=True)
 class Ring:
     """How the products of a box wait: in groups of so many source rows each, so many elements apart."""
@@ -162,13 +156,12 @@ class FoldedLaunch(LaunchBuilder):
     def __init__(self, plan: FoldedPlan, problem: Problem, machine: Machine, threads: int) -> None:
         super().__init__(plan.direct, problem, machine, threads)
         self.folded, self.lanes = plan, plan.direct.tile.lanes
-        # Sums without terms are bias: residues that have no taps need not be filled before, unless there are many.
-        self.prefill = self.mostly_out_of_reach or not all(axis.phases.complete for axis in self.outer)
-        if not self.prefill:
-            self.v_hull, self.x_hull = (_hull(self._v_ranges(axis)) for axis in (self.v, self.x))
-            self.outer_hulls = [axis.hull(reach=False) for axis in self.outer]
-            self.outer_positions = prod(high - low for low, high in self.outer_hulls)
         self.counts = (self.v_hull[1] - self.v_hull[0], self.x_hull[1] - self.x_hull[0])
+
+    @property
+    def fills_holes(self) -> bool:
+        """Sums without terms are bias."""
+        return all(axis.phases.complete for axis in self.outer)
 
     @property
     def price(self) -> float | None:
@@ -176,18 +169,16 @@ class FoldedLaunch(LaunchBuilder):
         work = prod(self.problem.data_shape) * prod(self.counts) * self.outer_positions
         return self._best[1] if work else None
 
-    def _v_ranges(self, axis: Axis) -> list[tuple[int, int]]:
-        """By residue, the positions at which it is computed."""
-        taps = {phase.r: phase.taps for phase in axis.phases.phases}
-        residues = range(axis.phases.result_step)
-        if not self.prefill:
-            return [axis.positions(r, (), reach=False) for r in residues]
-        return [axis.positions(r, taps[r], reach=True) if r in taps else (0, 0) for r in residues]
-
     def _v_table(self) -> list[int]:
-        ranges = enumerate(self._v_ranges(self.v))
-        values = [{VRange.LOW: low, VRange.HIGH: high, VRange.PHASE: r} for r, (low, high) in ranges]
-        return [value[field] for value in values for field in VRange]
+        """By residue, with or without taps, the positions at which it is computed."""
+        taps = {phase.r: phase.taps for phase in self.v.phases.phases}
+        table: list[int] = []
+        for r in range(self.v.phases.result_step):
+            visited = r in taps or not self.prefill
+            low, high = self.v.positions(r, taps.get(r, ()), reach=self.prefill) if visited else (0, 0)
+            values = {VRange.LOW: low, VRange.HIGH: high, VRange.PHASE: r}
+            table += [values[field] for field in VRange]
+        return table
 
     @lazy
     def _best(self) -> tuple[Grid, float]:
@@ -283,8 +274,6 @@ class FoldedLaunch(LaunchBuilder):
         fields = list(base.fields)
         fields[Job.OFFSET_STRIP], fields[Job.OFFSET_OUT], fields[Job.OFFSET_TAPS] = places[:3]
         fields[Job.OFFSET_PRODUCTS], fields[Job.OFFSET_RING], fields[Job.SCRATCH_PER_SLOT] = places[3:]
-        if not self.prefill:
-            fields[Job.RESULT_X_REACH] = self.x.phases.result_step
         fields[Job.KERNEL_ROWS], fields[Job.KERNEL_X] = plan.product_rows, self.problem.kernel[-1]
         fields[Job.RING_ROWS], fields[Job.RING_GROUPS], fields[Job.RING_PITCH] = ring.rows, ring.groups, ring.pitch
         return replace(base, fields=tuple(fields), scratch_per_slot=places[5])

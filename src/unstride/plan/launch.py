@@ -74,7 +74,7 @@ class LaunchBuilder(Cut):
             Job.OFFSET_OUT: strip,
             Job.OFFSET_TAPS: strip + out,
             Job.SCRATCH_PER_SLOT: strip + out + taps,
-            Job.HOLES: int(self.prefill),
+            Job.HOLES: int(self.prefill or self.plan.needs_prefill),
         }
         tasks = n_blocks * len(grid.panel_blocks) * v_blocks * x_blocks * self.outer_positions
         return Launch(
@@ -197,8 +197,8 @@ class LaunchBuilder(Cut):
         return {
             Job.RESULT_V_STEP: self.v.phases.result_step,
             Job.RESULT_X_STEP: self.x.phases.result_step,
-            Job.RESULT_V_REACH: self.v.phases.reach,
-            Job.RESULT_X_REACH: self.x.phases.reach,
+            Job.RESULT_V_REACH: self.v_reach,
+            Job.RESULT_X_REACH: self.x_reach,
             Job.RESULT_V_BEGIN: self.v.begin,
             Job.RESULT_X_BEGIN: self.x.begin,
             Job.RESULT_V_SIZE: self.v.result_size,
