@@ -18,13 +18,15 @@ from unstride.codegen import ir
 from unstride.codegen.activation import activate, slope_vector
 from unstride.codegen.box import Box
 from unstride.codegen.direct import call_tile
-from unstride.codegen.emit import I64, PTR, Emitter, Int, Ptr, mangle, vector
+from unstride.codegen.emit import I64, PTR, Emitter, Int, Ptr, Var, mangle, vector
 from unstride.codegen.numbers import Numbers, constant
 from unstride.codegen.tile import TileArgs, TileFamily, TileKind
 from unstride.plan.job import X_RANGES, Job, Pack, PackPanel, Panel, VRange, XRange
 from unstride.plan.winograd import RANGE_LIMIT, Transform, WinogradPlan
 
 __all__ = ["WinogradFamily", "emit_winograd_pack"]
+
+_LOOKS = 4  # vectors that are looked over at a time
 
 
 @dataclass(frozen=True)
@@ -74,33 +76,29 @@ class _Driver(Box):
     def emit(self) -> None:
         e = self.e
         self.geometry()
-        self.fill()
+        self._look = _Look(e.stack(self.typ), e.stack(self.typ), e.var(0))
+        self._transform_source()
         with e.either(self._tame()) as (then, otherwise):
             with otherwise:
                 e.ptr(self.get(Job.FLAGS), I64).store(e.arg_int(1), e.int(1))
             with then:
-                self._transform_strip()
                 self.tile_args = e.stack(I64, TileArgs.COUNT)
                 self.tile_args.store(TileArgs.TAPS, e.b.ptrtoint(self.taps.value, I64))
                 size = self.numbers.isa.vector_bytes // self.numbers.lanes
                 self.tile_args.store(TileArgs.SOURCES + 1, self.tile_pitch * size)
-                for panel in self.panels():
-                    self._panel(panel)
+                self._run_panels()
         self.done()
 
     def geometry(self) -> None:
-        """Like a direct box, but its strip covers whole tiles."""
+        """Like a direct box, but its strip covers whole tiles: a few rows of them, of one image."""
         super().geometry()
         m = (self.v.outputs, self.x.outputs)
         self.tile_rows = (self.v1 - self.v0 + (m[0] - 1)) // m[0]
         self.tile_columns = (self.x1 - self.x0 + (m[1] - 1)) // m[1]
         self.steps = (self.get(Job.SOURCE_V_STEP), self.get(Job.SOURCE_X_STEP))
         self.residues = (self.get(Job.RESIDUES_V), self.get(Job.RESIDUES_X))
-        self.rows = (self.tile_rows * m[0] + (self.v.taps - 1)) * self.steps[0]
         self.columns = (self.tile_columns * m[1] + (self.x.taps - 1)) * self.steps[1]
         self.row_pitch = self.columns * self.pixel_pitch
-        self.plane_pitch = self.rows * self.row_pitch
-        self.image_pitch = self.get(Job.PLANE_COUNT) * self.plane_pitch
         self.tiles = self.images * self.tile_rows * self.tile_columns
         lanes = self.numbers.lanes
         padded = (self.get(Job.CHANNELS) + (lanes - 1)) & -lanes
@@ -110,22 +108,40 @@ class _Driver(Box):
         self.transformed = self.scratch_at(Job.OFFSET_TRANSFORMED, self.numbers.computed)
         self.products = self.scratch_at(Job.OFFSET_PRODUCTS, self.numbers.computed)
 
+    def _transform_source(self) -> None:
+        """Fill, look over and transform a few rows of tiles at a time: their pixels need not leave the cache."""
+        e, whole = self.e, (self.images, self.n0, self.source_v)
+        zero = constant(self.typ, 0.0)
+        e.b.store(zero, self._look.largest.value)
+        e.b.store(zero, self._look.total.value)
+        at_once = self.get(Job.STRIP_TILE_ROWS)
+        for image in e.range(self.images):
+            for turn in e.range((self.tile_rows + (at_once - 1)) // at_once):
+                first = turn * at_once
+                count = e.min(self.tile_rows - first, at_once)
+                self.images, self.n0 = e.int(1), whole[1] + image
+                self.source_v = whole[2] + first * self.v.outputs * self.steps[0]
+                self.rows = (count * self.v.outputs + (self.v.taps - 1)) * self.steps[0]
+                self.plane_pitch = self.rows * self.row_pitch
+                self.image_pitch = self.get(Job.PLANE_COUNT) * self.plane_pitch
+                self.fill()
+                self._look_at_strip()
+                self._transform_strip((image * self.tile_rows + first) * self.tile_columns, count)
+        self.images, self.n0, self.source_v = whole
+
     # -- the guard
+
+    def _look_at_strip(self) -> None:
+        """Gather what the guard wants to know."""
+        e, seen = self.e, self.rows * self.columns
+        for plane in e.range(self.get(Job.PLANE_COUNT)):
+            with e.when(self.planes_alive.int(plane).differs(0)):
+                self._look_over(self.strip + plane * self.plane_pitch, seen, self._look.largest, self._look.total)
+                self._look.count.set(self._look.count.get() + seen * self.get(Job.CHANNELS))
 
     def _tame(self) -> Any:
         """Whether every value is finite and none is more than RANGE_LIMIT times the mean magnitude."""
-        e = self.e
-        zero = constant(self.typ, 0.0)
-        largest, total = e.stack(self.typ), e.stack(self.typ)
-        e.b.store(zero, largest.value)
-        e.b.store(zero, total.value)
-        count = e.var(0)
-        for image in e.range(self.images):
-            for plane in e.range(self.get(Job.PLANE_COUNT)):
-                with e.when(self.planes_alive.int(plane).differs(0)):
-                    base = self.strip + (image * self.image_pitch + plane * self.plane_pitch)
-                    self._look_over(base, self.rows * self.columns, largest, total)
-                    count.set(count.get() + self.rows * self.columns * self.get(Job.CHANNELS))
+        e, (largest, total, count) = self.e, (self._look.largest, self._look.total, self._look.count)
         peak = self._reduce(e.b.load(largest.value, typ=self.typ), maximum=True)
         mean = self._reduce(e.b.load(total.value, typ=self.typ), maximum=False)
         scale = e.b.sitofp(count.get().value, self.numbers.computed)
@@ -140,15 +156,22 @@ class _Driver(Box):
         e, lanes, channels = self.e, self.numbers.lanes, self.get(Job.CHANNELS)
         dense = self.pixel_pitch.equals(channels)
         runs, length = e.select(dense, 1, pixels), e.select(dense, pixels * channels, channels)
+        # Several sums side by side, since one would wait for its own last addition.
+        zero = constant(self.typ, 0.0)
         sums = [e.b.load(largest.value, typ=self.typ), e.b.load(total.value, typ=self.typ)]
+        sums += [zero] * (2 * _LOOKS - 2)
         for run, outer in e.fold(0, runs, 1, sums):
             line = base + run * self.pixel_pitch
-            for i, carried in e.fold(0, length, lanes, outer):
-                # The last vector is moved back: looking twice at a value changes nothing that matters.
-                value = line.load(e.min(i, length - lanes), lanes)
-                size = e.intrinsic(f"llvm.fabs.{mangle(self.typ)}", self.typ, (value,))
-                carried[0] = e.b.select(e.b.fcmp_ordered(">", size, carried[0]), size, carried[0])
-                carried[1] = e.b.fadd(carried[1], size)
+            for i, carried in e.fold(0, length, _LOOKS * lanes, outer):
+                for k in range(_LOOKS):
+                    # The last vectors are moved back: looking twice at a value changes nothing that matters.
+                    value = line.load(e.min(i + k * lanes, length - lanes), lanes)
+                    size = e.intrinsic(f"llvm.fabs.{mangle(self.typ)}", self.typ, (value,))
+                    carried[2 * k] = e.b.select(e.b.fcmp_ordered(">", size, carried[2 * k]), size, carried[2 * k])
+                    carried[2 * k + 1] = e.b.fadd(carried[2 * k + 1], size)
+        for k in range(1, _LOOKS):
+            sums[0] = e.b.select(e.b.fcmp_ordered(">", sums[2 * k], sums[0]), sums[2 * k], sums[0])
+            sums[1] = e.b.fadd(sums[1], sums[2 * k + 1])
         e.b.store(sums[0], largest.value)
         e.b.store(sums[1], total.value)
 
@@ -162,27 +185,26 @@ class _Driver(Box):
 
     # -- the input transform
 
-    def _transform_strip(self) -> None:
+    def _transform_strip(self, first: Int, rows: Int) -> None:
+        """Transform so many rows of tiles, of which the first tile has this number."""
         e = self.e
         for plane in e.range(self.get(Job.PLANE_COUNT)):
             with e.when(self.planes_alive.int(plane).differs(0)):
-                for image in e.range(self.images):
-                    base = self.strip + (image * self.image_pitch + plane * self.plane_pitch)
-                    for v in e.range(self.residues[0]):
-                        for x in e.range(self.residues[1]):
-                            source = base + (v * self.row_pitch + x * self.pixel_pitch)
-                            target = self.transformed + self._residue(plane, v, x) * (self.point_pitch * self.points)
-                            self._transform_image(source, target, image * self.tile_rows * self.tile_columns)
+                for v in e.range(self.residues[0]):
+                    for x in e.range(self.residues[1]):
+                        source = self.strip + (plane * self.plane_pitch + v * self.row_pitch + x * self.pixel_pitch)
+                        target = self.transformed + self._residue(plane, v, x) * (self.point_pitch * self.points)
+                        self._transform_rows(source, target, first, rows)
 
     def _residue(self, plane: Int, v: Int, x: Int) -> Int:
         """The number of a residue of a plane among the transformed planes."""
         return (plane * self.residues[0] + v) * self.residues[1] + x
 
-    def _transform_image(self, source: Ptr, target: Ptr, first: Int) -> None:
+    def _transform_rows(self, source: Ptr, target: Ptr, first: Int, rows: Int) -> None:
         e = self.e
         by_row = self.row_pitch * self.steps[0] * self.v.outputs
         by_column = self.pixel_pitch * self.steps[1] * self.x.outputs
-        for row in e.range(self.tile_rows):
+        for row in e.range(rows):
             for column in e.range(self.tile_columns):
                 tile = first + row * self.tile_columns + column
                 self._transform_tile(source + (row * by_row + column * by_column), target + tile * self.tile_pitch)
@@ -200,37 +222,60 @@ class _Driver(Box):
 
     # -- products and the output transform
 
-    def _panel(self, panel: Ptr) -> None:
+    def _run_panels(self) -> None:
+        """Several panels at a time, point by point: where the transformed source is larger than L2, one point of it
+        is not, and serves all of them."""
+        e = self.e
+        blocks = self.sizes + self.get(Job.PANEL_BLOCKS)
+        end, at_once = blocks.int(self.panel_block + 1), self.get(Job.PANELS_AT_ONCE)
+        following = e.var(blocks.int(self.panel_block))
+        for first in e.while_below(following, end):
+            following.set(e.min(first + at_once, end))
+            count = following.get() - first
+            for point in e.range(self.points):
+                for index in e.range(count):
+                    panel = self._panel(first + index)
+                    _, alive = self.result_offset(panel)
+                    with e.when(alive.differs(0)):
+                        self._multiply(panel, point, self._products(index))
+            for index in e.range(count):
+                self._finish(self._panel(first + index), self._products(index))
+
+    def _panel(self, index: Int) -> Ptr:
+        return self.plan + self.get(Job.PANELS) + index * len(Panel)
+
+    def _products(self, index: Int) -> Ptr:
+        """Where the products of a panel are kept."""
+        most = self.family.rows
+        return self.products + index * ((self.tiles + (most - 1)) // most * (self.points * self.block_width))
+
+    def _finish(self, panel: Ptr, products: Ptr) -> None:
         e = self.e
         offset, alive = self.result_offset(panel)
         with e.when(alive.differs(0)):
             if self.channel_major:
                 self.start_out(panel)
-            back = self._plan_back(panel, offset)
-            self._multiply(panel)
-            self._transform_back(panel, back)
+            self._transform_back(panel, products, self._plan_back(panel, offset))
             if self.channel_major:
                 with e.when(panel.int(Panel.FLUSH).differs(0)):
                     self.flush(panel, offset)
 
-    def _multiply(self, panel: Ptr) -> None:
+    def _multiply(self, panel: Ptr, point: Int, products: Ptr) -> None:
         e, size = self.e, self.numbers.isa.vector_bytes // self.numbers.lanes
         width = panel.int(Panel.VECTORS) * self.numbers.lanes
         self.tile_args.store(TileArgs.RUN, panel.int(Panel.RUN))
         outer_count = panel.int(Panel.OUTER_COUNT) * self.residues[0] * self.residues[1]
         step = panel.int(Panel.RUN) * width
         weights = self.get(Job.WEIGHTS) + panel.int(Panel.WEIGHTS) * size
-        for point in e.range(self.points):
-            vanishes = self._vanishes(panel, point)
-            with e.either(vanishes) as (then, otherwise):
-                with then:
-                    for first in e.range(0, self.tiles, self.family.rows):
-                        block = self._products_of(first) + point * self.block_width
-                        e.call(self.zero, block, e.int(self.block_width))
-                with otherwise:
-                    self.tile_args.store(TileArgs.TAP_COUNT, self._list_planes(panel, point, step))
-                    self.tile_args.store(TileArgs.WEIGHTS, weights + point * outer_count * step * size)
-                    self._run_tiles(panel, point)
+        products = products + point * self.block_width
+        with e.either(self._vanishes(panel, point)) as (then, otherwise):
+            with then:
+                for first in e.range(0, self.tiles, self.family.rows):
+                    e.call(self.zero, products + self._block_of(first), e.int(self.block_width))
+            with otherwise:
+                self.tile_args.store(TileArgs.TAP_COUNT, self._list_planes(panel, point, step))
+                self.tile_args.store(TileArgs.WEIGHTS, weights + point * outer_count * step * size)
+                self._run_tiles(panel, products)
 
     def _vanishes(self, panel: Ptr, point: Int) -> Any:
         """The first point of an axis needs only the first tap, which this phase may lack."""
@@ -264,23 +309,23 @@ class _Driver(Box):
                             count.set(count.get() + 1)
         return count.get()
 
-    def _run_tiles(self, panel: Ptr, point: Int) -> None:
+    def _run_tiles(self, panel: Ptr, products: Ptr) -> None:
         """Blocks of tiles as rows; the last block may run over into rows that hold nothing and are not used."""
         e, most = self.e, self.family.rows
         vectors = panel.int(Panel.VECTORS)
         for first in e.range(0, self.tiles, most):
             self.tile_args.store(TileArgs.SOURCES, _address(self.transformed + first * self.tile_pitch))
-            self.tile_args.store(TileArgs.RESULTS, _address(self._products_of(first) + point * self.block_width))
+            self.tile_args.store(TileArgs.RESULTS, _address(products + self._block_of(first)))
             widths = tuple(range(1, self.family.vectors + 1))
             call_tile(e, self.tile_args, vectors, e.min(self.tiles - first, most), widths)
 
-    def _products_of(self, tile: Int) -> Ptr:
-        """The products of a tile at the first point: [block of tiles][point][tile of the block][column].
+    def _block_of(self, tile: Int) -> Int:
+        """Where the products of a tile start: [block of tiles][point][tile of the block][column].
 
         A call of the inner loop writes one dense block, and the points of a tile lie at constant distances.
         """
         most = self.family.rows
-        return self.products + ((tile // most) * (self.points * self.block_width) + (tile % most) * self.width)
+        return (tile // most) * (self.points * self.block_width) + (tile % most) * self.width
 
     def _plan_back(self, panel: Ptr, offset: Int) -> _Back:
         e = self.e
@@ -310,7 +355,7 @@ class _Driver(Box):
                     back.targets.store(first + column, _address(line + column * by_column))
         return back
 
-    def _transform_back(self, panel: Ptr, back: _Back) -> None:
+    def _transform_back(self, panel: Ptr, products: Ptr, back: _Back) -> None:
         e = self.e
         vectors = panel.int(Panel.VECTORS)
         element = self.numbers.computed if self.channel_major else self.numbers.stored
@@ -320,7 +365,7 @@ class _Driver(Box):
                 for column in e.range(self.tile_columns):
                     at = (self.v0 + row * self.v.outputs, self.x0 + column * self.x.outputs)
                     target = e.ptr(back.targets.int(first + column), element)
-                    source = self._products_of(first + column)
+                    source = products + self._block_of(first + column)
                     for vec in e.range(vectors):
                         self._finish_tile(source + vec * self.numbers.lanes, target, vec * self.numbers.lanes, at, back)
 
@@ -413,6 +458,15 @@ class _Driver(Box):
         if self.family.activation != "leaky_relu":
             return None
         return slope_vector(self.e, self.job, Job.SLOPE_BITS, self.numbers)
+
+
+@dataclass(frozen=True)
+class _Look:
+    """What was seen of the source: the largest magnitudes and their sums, lane by lane, and of how many elements."""
+
+    largest: Ptr
+    total: Ptr
+    count: Var
 
 
 @dataclass(frozen=True)

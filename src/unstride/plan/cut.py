@@ -68,7 +68,7 @@ class Cut:
 
     @property
     def fills_holes(self) -> bool:
-        """Whether residues that have no taps are stored with the others, as part of an out strip that starts as bias."""
+        """Whether residues without taps are stored with the others, as part of an out strip that starts as bias."""
         steps = self.v.phases.result_step * self.x.phases.result_step
         whole = all(axis.phases.complete for axis in self.outer)
         return whole and self.plan.through_strip and not self.plan.clipped and steps <= _MOST_RESIDUES

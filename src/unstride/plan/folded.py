@@ -235,7 +235,8 @@ class FoldedLaunch(LaunchBuilder):
             streamed += turns * weights / (4 * STREAM)
         channels = len(self.plan.planes) * self.plan.reduce_channels
         pages = channels * (height if self.v.source_size * self.x.source_size * self.problem.itemsize > 4096 else 1)
-        filling = turns * vectors * channels * 4.0 + 12.0 * channels * height + 4.0 * pages
+        arriving = 4.0 if len(self.plan.planes) == 1 else 7.0  # what comes next is fetched for one plane only
+        filling = turns * vectors * channels * arriving + 12.0 * channels * height + 4.0 * pages
         width = -(-grid.x_unit // lanes)
         phases = len(self.v.phases.phases) * len(self.x.phases.phases) * len(plan.direct.outer_phases)
         taps = sum(len(v.taps) * len(x.taps) for v, x in product(self.v.phases.phases, self.x.phases.phases))

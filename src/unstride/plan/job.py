@@ -111,6 +111,8 @@ class Job(_Field):
     DILATION_V = auto()
     DILATION_X = auto()
     HOLES = auto()  # 1 if the out strip starts as REST, since not every element of it is computed
+    STRIP_TILE_ROWS = auto()  # Winograd: rows of tiles that are filled and transformed at a time
+    PANELS_AT_ONCE = auto()  # Winograd: panels whose products are kept at the same time
     OFFSET_RING = auto()  # folded: the products of groups of source rows, and how many elements such a group takes
     RING_ROWS = auto()
     RING_GROUPS = auto()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 from math import prod
 
 from unstride._lazy import lazy
@@ -15,12 +17,13 @@ from unstride.problem import Problem
 
 __all__ = ["WinogradLaunch"]
 
-_TRANSFORM = 3.0  # cycles of transforming one vector at one point, in or out
+_TRANSFORM = 4.0  # cycles of transforming one vector at one point, in or out
 _CALL = 60.0  # cycles of one call of the inner loop, and of listing the planes of a point
-_FILL, _STORE = 5.0, 8.0  # cycles of one vector on its way into the strip, and to the result
-# How large a unit may be: halves of L2 for its transformed source, and tiles. Few large units read the weights seldom.
-_ROOMS = ((1, 112), (2, 112), (4, 224), (6, 224))
-_MOST_SCRATCH = 7 * 2**20  # of one thread
+_FILL, _STORE = 5.0, 10.0  # cycles of one vector on its way into the strip, and to the result
+_MOST_TILES = 224  # of a unit: few large units read the weights seldom
+_IMAGES = (2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 48, 64)  # of a unit, if one has few tiles
+_MOST_SCRATCH = 8 * 2**20 - 2**17  # of one thread
+_LOW = 0.65  # what a tile of half the height takes
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,9 @@ class WinogradLaunch(LaunchBuilder):
         fields = list(base.fields)
         fields[Job.RESIDUES_V], fields[Job.RESIDUES_X] = (residues.count for residues in plan.residues)
         fields[Job.FULL_V], fields[Job.FULL_X] = (residues.full for residues in plan.residues)
+        tiles = -(-grid.v_unit // plan.v.outputs), -(-grid.x_unit // plan.x.outputs)
+        fields[Job.STRIP_TILE_ROWS] = self._strip_rows(*tiles)
+        fields[Job.PANELS_AT_ONCE] = self._at_once(grid.images * prod(tiles))
         fields[Job.OFFSET_OUT] = strip
         fields[Job.OFFSET_TAPS] = strip + out
         fields[Job.OFFSET_TRANSFORMED] = strip + out + taps
@@ -85,22 +91,36 @@ class WinogradLaunch(LaunchBuilder):
         tiles = grid.images * rows * columns
         channels = plan.direct.reduce_channels * self.problem.groups
         row = round_up(channels, tile.lanes) + tile.lanes
-        strip_pixels = (
-            grid.images
-            * len(plan.direct.planes)
-            * (rows * plan.v.outputs + plan.v.taps - 1)
-            * (columns * plan.x.outputs + plan.x.taps - 1)
-            * self.v.phases.source_step
-            * self.x.phases.source_step
-        )
+        strip = self._strip_row_bytes(columns) * (self._strip_rows(rows, columns) * plan.v.outputs + plan.v.taps - 1)
         over = tile.rows * row  # the last block of tiles may read rows that hold nothing
-        blocks = -(-tiles // tile.rows)
         return (
-            round_up((strip_pixels * plan.direct.pixel_pitch + 2 * tile.columns) * self.compute_bytes),
+            round_up(strip + 2 * tile.columns * self.compute_bytes),
             round_up((plan.planes * plan.points * (tiles * row + tile.lanes) + over) * self.compute_bytes),
-            round_up(plan.points * blocks * tile.rows * tile.columns * self.compute_bytes),
+            round_up(self._at_once(tiles) * self._products_bytes(tiles)),
             round_up(8 * tiles),
         )
+
+    def _strip_row_bytes(self, columns: int) -> int:
+        """Bytes of one source row of a strip of so many columns of tiles, of all planes and residues along v."""
+        width = (columns * self.winograd.x.outputs + self.winograd.x.taps - 1) * self.x.phases.source_step
+        pixels = width * self.v.phases.source_step * len(self.plan.planes)
+        return pixels * self.plan.pixel_pitch * self.compute_bytes
+
+    def _strip_rows(self, rows: int, columns: int) -> int:
+        """How many rows of tiles are filled and transformed at a time."""
+        room = self.machine.l2_bytes // 2 // self._strip_row_bytes(columns)
+        return max(1, min(rows, (room - self.winograd.v.taps + 1) // self.winograd.v.outputs))
+
+    def _products_bytes(self, tiles: int) -> int:
+        """Bytes of the products of one panel."""
+        tile = self.winograd.direct.tile
+        return self.winograd.points * round_up(tiles, tile.rows) * tile.columns * self.compute_bytes
+
+    def _at_once(self, tiles: int) -> int:
+        """How many panels are multiplied at the same time: several where the transformed source leaves L2."""
+        if tiles * self._tile_bytes <= self.machine.l2_bytes * 3 // 4:
+            return 1
+        return max(1, min(4, self.machine.l2_bytes // 2 // self._products_bytes(tiles)))
 
     def _tiles_by_axis(self) -> tuple[int, int]:
         nv, nx = self.v_hull[1] - self.v_hull[0], self.x_hull[1] - self.x_hull[0]
@@ -108,20 +128,36 @@ class WinogradLaunch(LaunchBuilder):
 
     @lazy
     def _best_units(self) -> tuple[float, Units]:
-        """The price of the cheapest units for two threads, and these: they must not depend on the number of threads.
-
-        Where weights stay in L2 the source should, too. Otherwise larger units must gain something.
-        """
+        """The price of the cheapest units for two threads, and these: they must not depend on the number of threads."""
         best: tuple[float, Units] | None = None
-        for share, most in _ROOMS if self._weights_bytes > self.machine.l2_bytes // 2 else _ROOMS[:1]:
-            units = self._units(share * self.machine.l2_bytes // 2, most)
-            if best is not None and sum(self._scratch(self._grid(units, ()))) > _MOST_SCRATCH:
-                break
+        for units in self._candidates():
+            if best is not None and not self._has_room(units):
+                continue
             price = min(self._slowest(units, blocks, 2) for blocks in self._block_choices(2))
-            if best is None or price < 0.97 * best[0]:
+            if best is None or price < 0.99 * best[0]:
                 best = price, units
         assert best is not None
         return best
+
+    def _has_room(self, units: Units) -> bool:
+        """Whether scratch is small enough, and the out strip stays in L2 until it is flushed."""
+        grid = self._grid(units, ())
+        out = self._out_bytes(grid.images, grid.v_unit, grid.x_unit)
+        return out <= self.machine.l2_bytes and sum(self._scratch(grid)) + out <= _MOST_SCRATCH
+
+    def _candidates(self) -> Iterator[Units]:
+        """Units from small to large: parts of an image, or several images."""
+        (tiles_v, tiles_x), least = self._tiles_by_axis(), self.winograd.direct.tile.rows
+        x_tiles = _even_share(tiles_x, min(_MOST_TILES, max(least, self.machine.l2_bytes // self._tile_bytes)))
+        heights = {min(v, tiles_v) for v in range(1, 7)} | {-(-tiles_v // pieces) for pieces in range(1, 17)}
+        shapes = [(1, v, x_tiles) for v in sorted(heights)]
+        shapes += [
+            (images, tiles_v, x_tiles) for images in dict.fromkeys(min(n, self.batch) for n in _IMAGES) if images > 1
+        ]
+        fitting = [shape for shape in shapes if least <= prod(shape) <= _MOST_TILES]
+        for images, v, x in fitting or [min(shapes, key=lambda shape: abs(prod(shape) - least))]:
+            count = -(-self.batch // images) * -(-tiles_v // v) * -(-tiles_x // x) * self.outer_positions
+            yield Units(images, v, x, count)
 
     @property
     def _weights_bytes(self) -> int:
@@ -134,19 +170,16 @@ class WinogradLaunch(LaunchBuilder):
         row = channels + self.winograd.direct.tile.lanes
         return self.winograd.planes * self.winograd.points * row * self.compute_bytes
 
-    def _units(self, room: int, most: int) -> Units:
-        """Units whose transformed source takes no more than `room`, of at most so many tiles."""
-        plan, (tiles_v, tiles_x) = self.winograd, self._tiles_by_axis()
-        per_image = tiles_v * tiles_x
-        most = max(plan.direct.tile.rows, min(most, room // self._tile_bytes))
-        if per_image <= most:
-            images, v_tiles, x_tiles = _even_share(self.batch, most // per_image), tiles_v, tiles_x
-        elif tiles_x <= most:
-            images, v_tiles, x_tiles = 1, _even_share(tiles_v, most // tiles_x), tiles_x
-        else:
-            images, v_tiles, x_tiles = 1, 1, _even_share(tiles_x, most)
-        count = -(-self.batch // images) * -(-tiles_v // v_tiles) * -(-tiles_x // x_tiles) * self.outer_positions
-        return Units(images, v_tiles, x_tiles, count)
+    def _rows(self, units: Units) -> float:
+        """Rows of all tiles of the inner loop, of which the last one of a unit may be low, or run over."""
+        most, (tiles_v, tiles_x) = self.winograd.direct.tile.rows, self._tiles_by_axis()
+        cuts = ((self.batch, units.images), (tiles_v, units.v_tiles), (tiles_x, units.x_tiles))
+        total = 0.0
+        for sizes in product(*(((size, whole // size), (whole % size, 1)) for whole, size in cuts)):
+            times = prod(count for size, count in sizes if size)
+            blocks, rest = divmod(prod(size for size, _ in sizes), most)
+            total += times * (blocks + (0.0 if not rest else _LOW if 2 * rest <= most else 1.0)) * most
+        return total * self.outer_positions
 
     def _winograd_grid(self) -> Grid:
         units = self._best_units[1]
@@ -161,11 +194,19 @@ class WinogradLaunch(LaunchBuilder):
         return [self._panel_blocks(count) for count in range(1, 4 * threads + 1)]
 
     def _slowest(self, units: Units, blocks: tuple[int, ...], threads: int) -> float:
-        """What the busiest thread spends; every block of panels transforms the source anew."""
+        """What the busiest thread spends; every block of panels transforms the source anew.
+
+        Units at an edge may be smaller: the thread that ends last may have had larger ones.
+        """
         before, products, after = self._costs(units)
         products += self._streamed(units, len(blocks))
         each = (before + (products + after) / len(blocks)) / units.count
-        return -(-units.count * len(blocks) // threads) * each
+        largest = each * units.count * units.images * units.v_tiles * units.x_tiles / self._tiles
+        return (-(-units.count * len(blocks) // threads) - 1) * each + largest
+
+    @property
+    def _tiles(self) -> int:
+        return self.batch * self.outer_positions * prod(self._tiles_by_axis())
 
     def _costs(self, units: Units) -> tuple[float, float, float]:
         """Cycles of filling and the input transform, of the products, and of the output transform.
@@ -174,10 +215,10 @@ class WinogradLaunch(LaunchBuilder):
         more than the products it saves.
         """
         plan, direct, lanes = self.winograd, self.plan, self.plan.tile.lanes
-        rows, tiles = direct.tile.rows, self.batch * self.outer_positions * prod(self._tiles_by_axis())
-        blocks = units.count * -(-tiles // (units.count * rows))
-        products = blocks * rows * plan.v.outputs * plan.x.outputs * direct.packed_elements / (2 * lanes) / plan.gain
-        products += _CALL * len(plan.panels) * plan.points * (units.count + blocks)
+        rows, tiles = direct.tile.rows, self._tiles
+        swept = self._rows(units)
+        products = swept * plan.v.outputs * plan.x.outputs * direct.packed_elements / (2 * lanes) / plan.gain
+        products += _CALL * len(plan.panels) * plan.points * (units.count + swept / rows)
         channels = plan.planes * direct.reduce_channels * self.problem.groups
         width = sum(panel[Panel.VECTORS] for panel in direct.panels)
         return (
@@ -193,14 +234,15 @@ class WinogradLaunch(LaunchBuilder):
         units take one block of panels after the other, most of them find it in the last cache.
         """
         l2, weights = self.machine.l2_bytes, self._weights_bytes
-        source = units.images * units.v_tiles * units.x_tiles * self._tile_bytes
+        tiles = units.images * units.v_tiles * units.x_tiles
+        source = tiles * self._tile_bytes
         far = (
             units.count
             if weights > 2 * self.machine.last_bytes * blocks
             else min(1.0, weights / self.machine.last_bytes)
         )
-        read = weights * (far + (units.count - far) / 4) / STREAM
-        again = source * len(self.winograd.panels) * units.count / (4 * STREAM)
+        read = weights * (far + (units.count - far) / 8) / STREAM
+        again = source * len(self.winograd.panels) / self._at_once(tiles) * units.count / (4 * STREAM)
         return (read if weights > l2 // 2 else 0.0) + (again if source > 3 * l2 // 4 else 0.0)
 
 
