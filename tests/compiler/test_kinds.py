@@ -44,6 +44,13 @@ TELLING = [
     "gather f32 NCX GIOX n2 g1 i64 o16 x9x11 k3x5 s2x2 d1x1 b1x0 y18x25",
     "gather f32 NXC GIOX n1 g1 i64 o16 x3x9x8 k3x3x4 s2x2x2 d1x1x1 b1x1x1 y6x18x16",
     "gather f32 NCX GIOX n1 g1 i32 o128 x40 k16 s8 d1 b4 y320",
+    "scatter f32 NCX GIOX n2 g1 i17 o33 x9x14 k5x5 s1x1 d1x1 b2x2 y9x14",
+    "scatter f32 NXC GIOX n1 g1 i16 o64 x13x11 k4x6 s1x1 d1x1 b1x3 y14x10",
+    "scatter f32 NXC GIOX n2 g1 i20 o64 x13x12 k3x3 s1x1 d2x2 b1x1 y15x14",
+    "scatter f32 NCX GIOX n1 g2 i18 o65 x11x17 k3x2 s1x1 d3x4 b-1x3 y19x15",
+    "gather f32 NXC GIOX n2 g1 i64 o19 x10x13 k5x3 s1x1 d2x3 b3x1 y14x17",
+    "gather f32 NCX GIOX n1 g1 i66 o16 x3x12x9 k2x5x5 s1x1x1 d1x1x2 b0x2x3 y4x12x11",
+    "scatter f32 NCX GIOX n1 g1 i130 o64 x50 k5 s1 d3 b4 y54",
 ]
 
 

@@ -232,6 +232,8 @@ def _for_winograd(rng: Random) -> Problem:
         x, v = rng.randint(40, 90), rng.randint(3, 6)
     if rng.random() < 0.35:
         return _two_taps(rng, v, x)
+    if rng.random() < 0.3:
+        return _taps_apart(rng, v % 12 + 4, x % 14 + 4)
     b, c = (rng.choice((0, 0, 1, 1, 2, 2, 5, 6, -1, -3)) for _ in range(2))
     more, n = rng.choice((-2, -1, 0, 0, 3)), rng.choice((1, 1, 2, 3))
     if rng.random() < 0.3:
@@ -261,6 +263,19 @@ def _two_taps(rng: Random, v: int, x: int) -> Problem:
     direction, layout = rng.choice(("scatter", "gather", "gather")), rng.choice(("GIOX", "XGIO"))
     axes = f"x{v}x{x} k2x2 s1x1 d1x1 b{b}x{c} y{max(1, v + 1 - b - less)}x{x + 1 - c}"
     return Problem.parse(f"{direction} f32 NXC {layout} n{n} g1 i1 o1 {axes}")
+
+
+def _taps_apart(rng: Random, v: int, x: int) -> Problem:
+    """Stride 1: taps in two parts, or some elements apart, so that tiles of several residues interleave."""
+    axes = []
+    for size in (v, x):
+        k, d = rng.choice(((3, 2), (2, 3), (3, 3), (5, 1), (4, 1), (5, 2)))
+        b = rng.choice((0, 1, 2, -1, 4))
+        axes.append((size, k, 1, d, b, max(1, size + (k - 1) * d - b - rng.choice((0, 0, 1, 3)))))
+    columns = [list(column) for column in zip(*axes, strict=True)]
+    text = " ".join(name + "x".join(map(str, values)) for name, values in zip("xksdby", columns, strict=True))
+    direction, n = rng.choice(("scatter", "gather")), rng.choice((1, 1, 2))
+    return Problem.parse(f"{direction} f32 NXC GIOX n{n} g1 i1 o1 {text}")
 
 
 def _without_padding(rng: Random, seed: int) -> Case:

@@ -10,7 +10,7 @@ raises its flag and leaves the box to the direct kernel.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,14 +92,18 @@ class _Driver(Box):
     def geometry(self) -> None:
         """Like a direct box, but its strip covers whole tiles: a few rows of them, of one image."""
         super().geometry()
-        m = (self.v.outputs, self.x.outputs)
-        self.tile_rows = (self.v1 - self.v0 + (m[0] - 1)) // m[0]
-        self.tile_columns = (self.x1 - self.x0 + (m[1] - 1)) // m[1]
-        self.steps = (self.get(Job.SOURCE_V_STEP), self.get(Job.SOURCE_X_STEP))
+        self.steps = (self.get(Job.TAP_STEP_V), self.get(Job.TAP_STEP_X))
+        self.spread = (self.get(Job.SPREAD_V), self.get(Job.SPREAD_X))
         self.residues = (self.get(Job.RESIDUES_V), self.get(Job.RESIDUES_X))
-        self.columns = (self.tile_columns * m[1] + (self.x.taps - 1)) * self.steps[1]
+        # Positions, and source elements, from tile to tile. Between them lie the tiles of other residues.
+        self.tile_steps = (self.spread[0] * self.v.outputs, self.spread[1] * self.x.outputs)
+        self.source_steps = (self.steps[0] * self.v.outputs, self.steps[1] * self.x.outputs)
+        self.tile_rows = (self.v1 - self.v0 + (self.tile_steps[0] - 1)) // self.tile_steps[0]
+        self.tile_columns = (self.x1 - self.x0 + (self.tile_steps[1] - 1)) // self.tile_steps[1]
+        self.tiles_in_row = self.tile_columns * self.spread[1]
+        self.columns = self.tile_columns * self.source_steps[1] + self.get(Job.EXTRA_X)
         self.row_pitch = self.columns * self.pixel_pitch
-        self.tiles = self.images * self.tile_rows * self.tile_columns
+        self.tiles = self.images * self.tile_rows * self.spread[0] * self.tiles_in_row
         lanes = self.numbers.lanes
         padded = (self.get(Job.CHANNELS) + (lanes - 1)) & -lanes
         # Rows a power of two apart would fall into one cache set.
@@ -120,13 +124,13 @@ class _Driver(Box):
                 first = turn * at_once
                 count = e.min(self.tile_rows - first, at_once)
                 self.images, self.n0 = e.int(1), whole[1] + image
-                self.source_v = whole[2] + first * self.v.outputs * self.steps[0]
-                self.rows = (count * self.v.outputs + (self.v.taps - 1)) * self.steps[0]
+                self.source_v = whole[2] + first * self.source_steps[0]
+                self.rows = count * self.source_steps[0] + self.get(Job.EXTRA_V)
                 self.plane_pitch = self.rows * self.row_pitch
                 self.image_pitch = self.get(Job.PLANE_COUNT) * self.plane_pitch
                 self.fill()
                 self._look_at_strip()
-                self._transform_strip((image * self.tile_rows + first) * self.tile_columns, count)
+                self._transform_strip((image * self.tile_rows + first) * self.spread[0] * self.tiles_in_row, count)
         self.images, self.n0, self.source_v = whole
 
     # -- the guard
@@ -192,7 +196,8 @@ class _Driver(Box):
             with e.when(self.planes_alive.int(plane).differs(0)):
                 for v in e.range(self.residues[0]):
                     for x in e.range(self.residues[1]):
-                        source = self.strip + (plane * self.plane_pitch + v * self.row_pitch + x * self.pixel_pitch)
+                        source = self.strip + (plane * self.plane_pitch + v * self.get(Job.APART_V) * self.row_pitch)
+                        source = source + x * self.get(Job.APART_X) * self.pixel_pitch
                         target = self.transformed + self._residue(plane, v, x) * (self.point_pitch * self.points)
                         self._transform_rows(source, target, first, rows)
 
@@ -201,13 +206,27 @@ class _Driver(Box):
         return (plane * self.residues[0] + v) * self.residues[1] + x
 
     def _transform_rows(self, source: Ptr, target: Ptr, first: Int, rows: Int) -> None:
-        e = self.e
-        by_row = self.row_pitch * self.steps[0] * self.v.outputs
-        by_column = self.pixel_pitch * self.steps[1] * self.x.outputs
-        for row in e.range(rows):
-            for column in e.range(self.tile_columns):
-                tile = first + row * self.tile_columns + column
-                self._transform_tile(source + (row * by_row + column * by_column), target + tile * self.tile_pitch)
+        by_row, by_column = self.source_steps[0] * self.row_pitch, self.source_steps[1] * self.pixel_pitch
+        for row, v in self._rows_of_tiles(rows):
+            for column, x in self._columns_of_tiles():
+                tile = first + self._number(row, v, column, x)
+                place = row * by_row + v * self.row_pitch + column * by_column + x * self.pixel_pitch
+                self._transform_tile(source + place, target + tile * self.tile_pitch)
+
+    def _rows_of_tiles(self, count: Int) -> Iterator[tuple[Int, Int]]:
+        """Loops over rows of tiles, and over the residues of positions that interleave there."""
+        for row in self.e.range(count):
+            for residue in self.e.range(self.spread[0]):
+                yield row, residue
+
+    def _columns_of_tiles(self) -> Iterator[tuple[Int, Int]]:
+        for column in self.e.range(self.tile_columns):
+            for residue in self.e.range(self.spread[1]):
+                yield column, residue
+
+    def _number(self, row: Int, v: Int, column: Int, x: Int) -> Int:
+        """The number of a tile: of its row and column, and the residues v and x of its positions."""
+        return (row * self.spread[0] + v) * self.tiles_in_row + column * self.spread[1] + x
 
     def _transform_tile(self, source: Ptr, target: Ptr) -> None:
         e, lanes = self.e, self.numbers.lanes
@@ -331,6 +350,7 @@ class _Driver(Box):
         e = self.e
         v_range = self.sizes + self.get(Job.V_RANGES) + panel.int(Panel.V_RANGE) * len(VRange)
         x_range = self.sizes + self.get(Job.X_RANGES) + panel.int(Panel.X_RANGE) * (X_RANGES * len(XRange))
+        by_v, by_x = self._distances(panel)
         back = _Back(
             limits=(
                 e.max(v_range.int(VRange.LOW), self.v0),
@@ -338,7 +358,7 @@ class _Driver(Box):
                 e.max(x_range.int(XRange.FIRST), self.x0),
                 e.min(x_range.int(XRange.LAST), self.x1),
             ),
-            steps=self._steps(panel),
+            steps=(by_v * self.spread[0], by_x * self.spread[1]),
             bias=e.ptr(self.get(Job.BIAS), self.numbers.computed) + panel.int(Panel.BIAS),
             columns=panel.int(Panel.COLUMNS),
             slope=self._slope(),
@@ -347,12 +367,11 @@ class _Driver(Box):
         )
         phase = v_range.int(VRange.PHASE)
         for image in e.range(self.images):
-            for row in e.range(self.tile_rows):
-                line = self._target(panel, offset, image, (self.v0 + row * self.v.outputs, self.x0), phase)
-                first = (image * self.tile_rows + row) * self.tile_columns
-                by_column = back.steps[1] * self.x.outputs
-                for column in e.range(self.tile_columns):
-                    back.targets.store(first + column, _address(line + column * by_column))
+            for row, v in self._rows_of_tiles(self.tile_rows):
+                line = self._target(panel, offset, image, (self.v0 + row * self.tile_steps[0] + v, self.x0), phase)
+                for column, x in self._columns_of_tiles():
+                    place = line + (column * self.tile_steps[1] + x) * by_x
+                    back.targets.store(self._number(image * self.tile_rows + row, v, column, x), _address(place))
         return back
 
     def _transform_back(self, panel: Ptr, products: Ptr, back: _Back) -> None:
@@ -360,12 +379,12 @@ class _Driver(Box):
         vectors = panel.int(Panel.VECTORS)
         element = self.numbers.computed if self.channel_major else self.numbers.stored
         for image in e.range(self.images):
-            for row in e.range(self.tile_rows):
-                first = (image * self.tile_rows + row) * self.tile_columns
-                for column in e.range(self.tile_columns):
-                    at = (self.v0 + row * self.v.outputs, self.x0 + column * self.x.outputs)
-                    target = e.ptr(back.targets.int(first + column), element)
-                    source = products + self._block_of(first + column)
+            for row, v in self._rows_of_tiles(self.tile_rows):
+                for column, x in self._columns_of_tiles():
+                    number = self._number(image * self.tile_rows + row, v, column, x)
+                    at = (self.v0 + row * self.tile_steps[0] + v, self.x0 + column * self.tile_steps[1] + x)
+                    target = e.ptr(back.targets.int(number), element)
+                    source = products + self._block_of(number)
                     for vec in e.range(vectors):
                         self._finish_tile(source + vec * self.numbers.lanes, target, vec * self.numbers.lanes, at, back)
 
@@ -383,8 +402,8 @@ class _Driver(Box):
         place = place + v_at * self.get(Job.RESULT_V_STRIDE) + x_at * self.get(Job.RESULT_X_STRIDE)
         return self.e.ptr(self.get(Job.RESULT), self.numbers.stored) + place
 
-    def _steps(self, panel: Ptr) -> tuple[Int, Int]:
-        """Distance, in elements of the target, of neighbouring outputs along v and x."""
+    def _distances(self, panel: Ptr) -> tuple[Int, Int]:
+        """Distance, in elements of the target, of neighbouring positions along v and x."""
         if self.channel_major:
             width = panel.int(Panel.GROUP_WIDTH)
             return self.get(Job.RESULT_V_STEP) * self.out_columns * width, self.get(Job.RESULT_X_STEP) * width
@@ -403,7 +422,7 @@ class _Driver(Box):
             for line in _both_sides(e, self.v.result, patch, self.x.result)
         ]
         v_low, v_high, x_low, x_high = back.limits
-        (v, x), (v_last, x_last) = at, (self.v.outputs - 1, self.x.outputs - 1)
+        (v, x), (v_last, x_last) = at, (self.tile_steps[0] - self.spread[0], self.tile_steps[1] - self.spread[1])
         tests = [v >= v_low, v + v_last < v_high, x >= x_low, x + x_last < x_high, column + lanes <= back.columns]
         inside = tests[0]
         for test in tests[1:]:
@@ -428,7 +447,7 @@ class _Driver(Box):
         if self.channel_major:
             return self.e.int(0)
         first = self._target(panel, offset, self.e.int(0), (self.v0, self.x0), phase)
-        return self.streamed(_address(first), *self._steps(panel), self.get(Job.RESULT_N_STRIDE))
+        return self.streamed(_address(first), *self._distances(panel), self.get(Job.RESULT_N_STRIDE))
 
     def _put_what_fits(
         self, outputs: list[list[Any]], target: Ptr, column: Int, at: tuple[Int, Int], back: _Back
@@ -441,8 +460,14 @@ class _Driver(Box):
         for index, value in enumerate(value for line in outputs for value in line):
             self._put(copy + index * lanes, value)
         live = e.min(back.columns - column, lanes)
-        for i in e.range(e.max(v_low - at[0], 0), e.min(v_high - at[0], self.v.outputs)):
-            for j in e.range(e.max(x_low - at[1], 0), e.min(x_high - at[1], self.x.outputs)):
+
+        def alive(low: Int, high: Int, spread: Int, outputs: int) -> Iterator[Int]:
+            """Outputs whose positions lie in [low, high), counted from the tile's first."""
+            first, end = ((e.max(bound, 0) + (spread - 1)) // spread for bound in (low, high))
+            return e.range(first, e.min(end, outputs))
+
+        for i in alive(v_low - at[0], v_high - at[0], self.spread[0], self.v.outputs):
+            for j in alive(x_low - at[1], x_high - at[1], self.spread[1], self.x.outputs):
                 place = target + (back.steps[0] * i + back.steps[1] * j + column)
                 saved = copy + (i * self.x.outputs + j) * lanes
                 for c in e.range(live):

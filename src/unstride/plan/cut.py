@@ -144,7 +144,9 @@ class Cut:
             streamed *= max(1.0, regions)  # every region reads them again
         elif not plan.clipped and strip + self.panel_bytes > self.machine.l2_bytes:
             streamed *= tiles  # a panel is gone before the next rows need it
-        if strip > self.machine.l2_bytes * 3 // 4:  # the strip itself comes from beyond L2, for every panel or every tap
+        if (
+            strip > self.machine.l2_bytes * 3 // 4
+        ):  # the strip itself comes from beyond L2, for every panel or every tap
             sweeps = self._steps if plan.clipped else len(plan.panels)
             streamed += strip * share * sweeps / blocks / (2 * STREAM)
         channels = plan.reduce_channels * self.problem.groups

@@ -234,9 +234,11 @@ class FoldedLaunch(LaunchBuilder):
         if weights > self.machine.l2_bytes // 8:
             streamed += turns * weights / (4 * STREAM)
         channels = len(self.plan.planes) * self.plan.reduce_channels
-        pages = channels * (height if self.v.source_size * self.x.source_size * self.problem.itemsize > 4096 else 1)
+        # Every channel of the source begins on another page, which has to be found if the source is large.
+        far = prod(self.problem.data_shape) * self.problem.itemsize > 2 * self.machine.l2_bytes
+        pages = channels * (turns if far else 0)
         arriving = 4.0 if len(self.plan.planes) == 1 else 7.0  # what comes next is fetched for one plane only
-        filling = turns * vectors * channels * arriving + 12.0 * channels * height + 4.0 * pages
+        filling = turns * vectors * channels * arriving + 12.0 * channels * height + 60.0 * pages
         width = -(-grid.x_unit // lanes)
         phases = len(self.v.phases.phases) * len(self.x.phases.phases) * len(plan.direct.outer_phases)
         taps = sum(len(v.taps) * len(x.taps) for v, x in product(self.v.phases.phases, self.x.phases.phases))

@@ -105,6 +105,14 @@ class Job(_Field):
     RESIDUES_X = auto()
     FULL_V = auto()
     FULL_X = auto()
+    TAP_STEP_V = auto()  # source elements from tap to tap, and from plane to plane
+    TAP_STEP_X = auto()
+    APART_V = auto()
+    APART_X = auto()
+    SPREAD_V = auto()  # positions from output to output of a tile
+    SPREAD_X = auto()
+    EXTRA_V = auto()  # source elements that tiles need beside TAP_STEP for every output
+    EXTRA_X = auto()
     FLAT = auto()  # across x: 1 if the rows of a box are one run of positions
     KERNEL_V = auto()  # overlap-add: the patch of a pixel
     KERNEL_X = auto()

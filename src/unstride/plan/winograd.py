@@ -10,7 +10,11 @@ A phase that lacks its first tap (k3 s2) has a zero in front: its first coeffici
 
 A gather with stride s is the mirror image: the source falls into s residues, each a correlation with q taps and step 1,
 whose sums are added. So every residue is a plane of its own, and the product in the transformed domain has s**2 * IC
-rows. A residue that lacks its last tap has a zero behind: its last coefficient vanishes.
+rows. A residue that lacks its last tap has a zero behind: its last coefficient vanishes. Four to six taps in a row
+(k5 s1) are treated alike: as two planes of at most three taps, the second one starting where the first one ends.
+
+Taps that are d elements apart (k3 s1 d2) leave d residues of positions that have nothing to do with each other: the
+outputs of a tile are then d positions apart, too.
 The last two axes are transformed; outer axes stay as taps. Accuracy is that of a norm, not of each component, so a
 unit whose values range too wide, or are not finite, is left to the direct kernel.
 """
@@ -74,6 +78,8 @@ class Transform:
 
 IDENTITY = Transform(1, 1)
 _STANDARD = {1: IDENTITY, 2: Transform(3, 2), 3: Transform(2, 3)}
+_LARGE_GAIN = 1.8
+_MOST_TAPS = 6  # in a row
 _FAST = {1: IDENTITY, 2: Transform(3, 2), 3: Transform(4, 3)}
 
 
@@ -108,10 +114,17 @@ def _roots(roots: list[Fraction], size: int) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class Residues:
-    """Into how many interleaved planes an axis of the source falls, and how many of them have all taps."""
+    """Into how many planes an axis of the source falls, and where their elements lie."""
 
     count: int = 1
-    full: int = 1
+    full: int = 1  # planes that have all taps
+    step: int = 1  # elements from tap to tap
+    apart: int = 1  # elements from the start of a plane to that of the next one
+    spread: int = 1  # positions from output to output of a tile
+
+    def extra(self, taps: int) -> int:
+        """Elements of the source that tiles need, beside `step` for every output."""
+        return self.step * (taps - 2) + (self.count - 1) * self.apart + self.spread
 
 
 Step = tuple[int, ...] | None
@@ -154,65 +167,82 @@ def plan_winograd(structure: Structure, isa: ISA, *, fast: bool = False) -> Wino
     """The Winograd plan of a structure, or None where it cannot be used or would not pay.
 
     `fast` allows F(4, 3), whose error is a few times larger. The thresholds were measured: a gain of 1.25 in
-    multiplications, 16 channels in, and 64 columns cover the cost of the transforms; in 1D, where the gain is 1.5 at
-    most, 128 channels.
+    multiplications, 16 channels in, and 64 columns (32 where the gain is large) cover the cost of the transforms; in
+    1D, where the gain is 1.5 at most, 128 channels.
     """
-    transforms = _transforms(structure, _FAST if fast else _STANDARD)
-    if transforms is None:
+    axes = _axes(structure, _FAST if fast else _STANDARD)
+    if axes is None:
         return None
     direct = plan_direct(structure, isa, merge=False, shaped=False)
-    v, x = transforms
+    (v, v_residues), (x, x_residues) = axes
+    residues = (v_residues, x_residues)
     columns = direct.result_channels * prod(len(axis.phases) for axis in direct.axes[-2:])
     least = 16 if v.size > 1 and x.size > 1 else 128
     padding = sum(p[Panel.VECTORS] for p in direct.panels) * direct.tile.lanes
     fill = padding / sum(p[Panel.COLUMNS] for p in direct.panels)
-    residues = _residues(structure, v, x)
     panels, elements, products = _panels(direct, v, x, residues)
     taps = sum(len(source.steps) * p[Panel.VECTORS] for p, source in zip(direct.panels, direct.sources, strict=True))
     gain = taps * v.outputs * x.outputs / products
-    if direct.reduce_channels < least or columns < 64 or gain < 1.25 or fill > 1.34:
+    narrowest = 32 if gain > _LARGE_GAIN else 64
+    if direct.reduce_channels < least or columns < narrowest or gain < 1.25 or fill > 1.34:
         return None
+    planes = prod(axis.count for axis in residues)
     shared = f"one input transform for {direct.phase_count} phases"
-    if structure.direction == "gather":
-        shared = f"the source as {prod(axis.count for axis in residues)} planes"
+    if structure.direction == "gather" or planes > 1:
+        shared = f"the source as {planes} planes"
     reason = f"{gain:.2f} times fewer multiplications; {shared}"
-    steps = tuple(_steps(direct, v, x, panel) for panel in panels)
+    steps = tuple(_steps(direct, v, x, residues, panel) for panel in panels)
     return WinogradPlan(direct, v, x, residues, panels, steps, elements, gain, reason)
 
 
-def _transforms(structure: Structure, by_taps: dict[int, Transform]) -> tuple[Transform, Transform] | None:
-    """The transforms of the last two axes, if their phases are dense correlations of at most three taps."""
-    axes = phases_of(structure)[-2:]
-    found = [_axis_transform(axis, by_taps) for axis in axes]
-    if None in found or all(t == IDENTITY for t in found):
+Split = tuple[Transform, Residues]
+
+
+def _axes(structure: Structure, by_taps: dict[int, Transform]) -> tuple[Split, Split] | None:
+    """The transforms of the last two axes, if their phases are correlations of few taps, and what they read."""
+    found = [_split(axis, by_taps) for axis in phases_of(structure)[-2:]]
+    if None in found or all(split is not None and split[0] == IDENTITY for split in found):
         return None
     x = found[-1]
-    v = found[0] if len(found) > 1 else IDENTITY
+    v = found[0] if len(found) > 1 else (IDENTITY, Residues())
     assert v is not None
     assert x is not None
     return v, x
 
 
-def _axis_transform(axis: AxisPhases, by_taps: dict[int, Transform]) -> Transform | None:
-    taps = -(-axis.span // axis.source_step)
-    if not axis.complete or taps > 3:
+def _split(axis: AxisPhases, by_taps: dict[int, Transform]) -> Split | None:
+    if axis.source_step > 1:
+        return _strided(axis, by_taps)
+    if axis.result_step == 1:
+        return _in_parts(axis, by_taps)
+    if not axis.complete or axis.span > 3:
         return None
     for phase in axis.phases:
         last = phase.taps[-1].a
         dense = all(tap.a == last - len(phase.taps) + 1 + i for i, tap in enumerate(phase.taps))
         if not dense or last != axis.first + axis.span - 1:
             return None
-    return by_taps[taps]
+    return by_taps[axis.span], Residues()
 
 
-def _residues(structure: Structure, v: Transform, x: Transform) -> tuple[Residues, Residues]:
-    if structure.direction == "scatter":
-        return Residues(), Residues()
-    found = [
-        Residues(min(s, k), k - s * (transform.taps - 1))
-        for k, s, transform in zip(structure.kernel[-2:], structure.stride[-2:], (v, x)[-structure.rank :], strict=True)
-    ]
-    return (found[0] if structure.rank > 1 else Residues()), found[-1]
+def _strided(axis: AxisPhases, by_taps: dict[int, Transform]) -> Split | None:
+    """A gather with a stride: every residue of the source is a plane."""
+    stride, taps = axis.source_step, [tap.a for tap in axis.phases[0].taps]
+    longest = -(-len(taps) // stride)
+    if longest > 3 or taps != list(range(len(taps))):
+        return None
+    return by_taps[longest], Residues(min(stride, len(taps)), len(taps) - stride * (longest - 1), step=stride)
+
+
+def _in_parts(axis: AxisPhases, by_taps: dict[int, Transform]) -> Split | None:
+    """Stride 1: taps in parts of two or three, which may be several elements apart."""
+    taps = [tap.a for tap in axis.phases[0].taps]
+    step = taps[1] - taps[0] if len(taps) > 1 else 1
+    if len(taps) > _MOST_TAPS or taps != list(range(taps[0], taps[0] + len(taps) * step, step)):
+        return None
+    size = {1: 1, 2: 2, 4: 2}.get(len(taps), 3)
+    parts = -(-len(taps) // size)
+    return by_taps[size], Residues(parts, len(taps) // size, step, size * step, step)
 
 
 def _panels(
@@ -253,19 +283,20 @@ def _phases(direct: DirectPlan, panel: tuple[int, ...]) -> tuple[Phase, Phase]:
     return v_phase, x_phase
 
 
-def _steps(direct: DirectPlan, v: Transform, x: Transform, panel: tuple[int, ...]) -> tuple[Step, ...]:
+def _steps(
+    direct: DirectPlan, v: Transform, x: Transform, residues: tuple[Residues, Residues], panel: tuple[int, ...]
+) -> tuple[Step, ...]:
     """The kernel index of every tap of every plane: outer taps, residues of v and x, taps of v and x."""
-    structure = direct.structure
     outer_phases = direct.outer_phases[panel[Panel.OUTER_PHASE]]
     outer_taps = [
         next(p.taps for p in axis.phases if p.r == r) for axis, r in zip(direct.axes[:-2], outer_phases, strict=True)
     ]
     v_phase, x_phase = _phases(direct, panel)
-    v_step = structure.stride[-2] if structure.rank > 1 else 1
-    rows = _kernel_indices(v_phase, v.taps, v_step, structure.direction)
-    columns = _kernel_indices(x_phase, x.taps, structure.stride[-1], structure.direction)
+    v_first = direct.axes[-2].first if direct.structure.rank > 1 else 0
+    rows = _kernel_indices(v_phase, v_first, v.taps, residues[0])
+    columns = _kernel_indices(x_phase, direct.axes[-1].first, x.taps, residues[1])
     return tuple(
-        None if i is None or j is None else (*(tap.k for tap in outer), *((i,) if structure.rank > 1 else ()), j)
+        None if i is None or j is None else (*(tap.k for tap in outer), *((i,) if direct.structure.rank > 1 else ()), j)
         for outer in product(*outer_taps)
         for row in rows
         for column in columns
@@ -274,10 +305,8 @@ def _steps(direct: DirectPlan, v: Transform, x: Transform, panel: tuple[int, ...
     )
 
 
-def _kernel_indices(phase: Phase, taps: int, stride: int, direction: str) -> list[list[int | None]]:
-    """By residue, the kernel index of each of `taps` taps, or None."""
-    indices = [tap.k for tap in phase.taps]
-    if direction == "scatter":
-        return [[*(None,) * (taps - len(indices)), *indices]]
-    size = len(indices)
-    return [[k if (k := stride * j + r) < size else None for j in range(taps)] for r in range(min(stride, size))]
+def _kernel_indices(phase: Phase, first: int, taps: int, residues: Residues) -> list[list[int | None]]:
+    """By plane, the kernel index of each of its taps, or None."""
+    by_offset = {tap.a - first: tap.k for tap in phase.taps}
+    offsets = [[r * residues.apart + j * residues.step for j in range(taps)] for r in range(residues.count)]
+    return [[by_offset.get(offset) for offset in plane] for plane in offsets]

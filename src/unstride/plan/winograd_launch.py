@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import accumulate, pairwise, product
 from math import prod
 
 from unstride._lazy import lazy
-from unstride.plan.cut import STREAM, Grid
+from unstride.plan.cut import STREAM, Grid, largest
 from unstride.plan.job import Job, Panel
 from unstride.plan.launch import Launch, LaunchBuilder, round_up
 from unstride.plan.machine import Machine
@@ -73,9 +73,13 @@ class WinogradLaunch(LaunchBuilder):
         fields = list(base.fields)
         fields[Job.RESIDUES_V], fields[Job.RESIDUES_X] = (residues.count for residues in plan.residues)
         fields[Job.FULL_V], fields[Job.FULL_X] = (residues.full for residues in plan.residues)
-        tiles = -(-grid.v_unit // plan.v.outputs), -(-grid.x_unit // plan.x.outputs)
-        fields[Job.STRIP_TILE_ROWS] = self._strip_rows(*tiles)
-        fields[Job.PANELS_AT_ONCE] = self._at_once(grid.images * prod(tiles))
+        fields[Job.TAP_STEP_V], fields[Job.TAP_STEP_X] = (residues.step for residues in plan.residues)
+        fields[Job.APART_V], fields[Job.APART_X] = (residues.apart for residues in plan.residues)
+        fields[Job.SPREAD_V], fields[Job.SPREAD_X] = (residues.spread for residues in plan.residues)
+        fields[Job.EXTRA_V], fields[Job.EXTRA_X] = self._extra
+        rows, columns = self._rows_and_columns(grid)
+        fields[Job.STRIP_TILE_ROWS] = self._strip_rows(rows, columns)
+        fields[Job.PANELS_AT_ONCE] = self._at_once(grid.images * rows * columns * self._spread)
         fields[Job.OFFSET_OUT] = strip
         fields[Job.OFFSET_TAPS] = strip + out
         fields[Job.OFFSET_TRANSFORMED] = strip + out + taps
@@ -87,11 +91,11 @@ class WinogradLaunch(LaunchBuilder):
     def _scratch(self, grid: Grid) -> tuple[int, int, int, int]:
         """Bytes of the strip, the transformed strip, the products of a panel, and where tiles go."""
         plan, tile = self.winograd, self.winograd.direct.tile
-        rows, columns = -(-grid.v_unit // plan.v.outputs), -(-grid.x_unit // plan.x.outputs)
-        tiles = grid.images * rows * columns
+        rows, columns = self._rows_and_columns(grid)
+        tiles = grid.images * rows * columns * self._spread
         channels = plan.direct.reduce_channels * self.problem.groups
         row = round_up(channels, tile.lanes) + tile.lanes
-        strip = self._strip_row_bytes(columns) * (self._strip_rows(rows, columns) * plan.v.outputs + plan.v.taps - 1)
+        strip = self._strip_row_bytes(columns) * self._source_rows(self._strip_rows(rows, columns))
         over = tile.rows * row  # the last block of tiles may read rows that hold nothing
         return (
             round_up(strip + 2 * tile.columns * self.compute_bytes),
@@ -100,16 +104,37 @@ class WinogradLaunch(LaunchBuilder):
             round_up(8 * tiles),
         )
 
+    @lazy
+    def _extra(self) -> tuple[int, int]:
+        plan = self.winograd
+        return plan.residues[0].extra(plan.v.taps), plan.residues[1].extra(plan.x.taps)
+
+    @lazy
+    def _tile_steps(self) -> tuple[int, int]:
+        """Positions from one row of tiles to the next, and from column to column."""
+        v, x = self.winograd.residues
+        return self.winograd.v.outputs * v.spread, self.winograd.x.outputs * x.spread
+
+    @property
+    def _spread(self) -> int:
+        """Tiles that interleave where there would be one."""
+        return prod(residues.spread for residues in self.winograd.residues)
+
+    def _rows_and_columns(self, grid: Grid) -> tuple[int, int]:
+        return -(-grid.v_unit // self._tile_steps[0]), -(-grid.x_unit // self._tile_steps[1])
+
+    def _source_rows(self, tile_rows: int) -> int:
+        return tile_rows * self.winograd.v.outputs * self.winograd.residues[0].step + self._extra[0]
+
     def _strip_row_bytes(self, columns: int) -> int:
-        """Bytes of one source row of a strip of so many columns of tiles, of all planes and residues along v."""
-        width = (columns * self.winograd.x.outputs + self.winograd.x.taps - 1) * self.x.phases.source_step
-        pixels = width * self.v.phases.source_step * len(self.plan.planes)
-        return pixels * self.plan.pixel_pitch * self.compute_bytes
+        """Bytes of one source row of a strip of so many columns of tiles, of all planes."""
+        width = columns * self.winograd.x.outputs * self.winograd.residues[1].step + self._extra[1]
+        return width * len(self.plan.planes) * self.plan.pixel_pitch * self.compute_bytes
 
     def _strip_rows(self, rows: int, columns: int) -> int:
         """How many rows of tiles are filled and transformed at a time."""
         room = self.machine.l2_bytes // 2 // self._strip_row_bytes(columns)
-        return max(1, min(rows, (room - self.winograd.v.taps + 1) // self.winograd.v.outputs))
+        return largest(rows, lambda tile_rows: self._source_rows(tile_rows) <= room)
 
     def _products_bytes(self, tiles: int) -> int:
         """Bytes of the products of one panel."""
@@ -124,7 +149,7 @@ class WinogradLaunch(LaunchBuilder):
 
     def _tiles_by_axis(self) -> tuple[int, int]:
         nv, nx = self.v_hull[1] - self.v_hull[0], self.x_hull[1] - self.x_hull[0]
-        return -(-nv // self.winograd.v.outputs), -(-nx // self.winograd.x.outputs)
+        return -(-nv // self._tile_steps[0]), -(-nx // self._tile_steps[1])
 
     @lazy
     def _best_units(self) -> tuple[float, Units]:
@@ -134,7 +159,7 @@ class WinogradLaunch(LaunchBuilder):
             if best is not None and not self._has_room(units):
                 continue
             price = min(self._slowest(units, blocks, 2) for blocks in self._block_choices(2))
-            if best is None or price < 0.99 * best[0]:
+            if best is None or price < best[0]:
                 best = price, units
         assert best is not None
         return best
@@ -148,13 +173,15 @@ class WinogradLaunch(LaunchBuilder):
     def _candidates(self) -> Iterator[Units]:
         """Units from small to large: parts of an image, or several images."""
         (tiles_v, tiles_x), least = self._tiles_by_axis(), self.winograd.direct.tile.rows
-        x_tiles = _even_share(tiles_x, min(_MOST_TILES, max(least, self.machine.l2_bytes // self._tile_bytes)))
+        least, most = -(-least // self._spread), max(1, _MOST_TILES // self._spread)
+        room = self.machine.l2_bytes // (self._tile_bytes * self._spread)
+        x_tiles = _even_share(tiles_x, min(most, max(least, room)))
         heights = {min(v, tiles_v) for v in range(1, 7)} | {-(-tiles_v // pieces) for pieces in range(1, 17)}
         shapes = [(1, v, x_tiles) for v in sorted(heights)]
         shapes += [
             (images, tiles_v, x_tiles) for images in dict.fromkeys(min(n, self.batch) for n in _IMAGES) if images > 1
         ]
-        fitting = [shape for shape in shapes if least <= prod(shape) <= _MOST_TILES]
+        fitting = [shape for shape in shapes if least <= prod(shape) <= most]
         for images, v, x in fitting or [min(shapes, key=lambda shape: abs(prod(shape) - least))]:
             count = -(-self.batch // images) * -(-tiles_v // v) * -(-tiles_x // x) * self.outer_positions
             yield Units(images, v, x, count)
@@ -177,7 +204,7 @@ class WinogradLaunch(LaunchBuilder):
         total = 0.0
         for sizes in product(*(((size, whole // size), (whole % size, 1)) for whole, size in cuts)):
             times = prod(count for size, count in sizes if size)
-            blocks, rest = divmod(prod(size for size, _ in sizes), most)
+            blocks, rest = divmod(prod(size for size, _ in sizes) * self._spread, most)
             total += times * (blocks + (0.0 if not rest else _LOW if 2 * rest <= most else 1.0)) * most
         return total * self.outer_positions
 
@@ -187,7 +214,7 @@ class WinogradLaunch(LaunchBuilder):
         return self._grid(units, blocks)
 
     def _grid(self, units: Units, blocks: tuple[int, ...]) -> Grid:
-        v, x = units.v_tiles * self.winograd.v.outputs, units.x_tiles * self.winograd.x.outputs
+        v, x = units.v_tiles * self._tile_steps[0], units.x_tiles * self._tile_steps[1]
         return Grid(units.images, v, x, blocks)
 
     def _block_choices(self, threads: int) -> list[tuple[int, ...]]:
@@ -196,17 +223,30 @@ class WinogradLaunch(LaunchBuilder):
     def _slowest(self, units: Units, blocks: tuple[int, ...], threads: int) -> float:
         """What the busiest thread spends; every block of panels transforms the source anew.
 
-        Units at an edge may be smaller: the thread that ends last may have had larger ones.
+        Units at an edge and blocks may be smaller than others: the thread that ends last may have had the largest.
         """
         before, products, after = self._costs(units)
         products += self._streamed(units, len(blocks))
+        share = self._tiles_of(units) / self._tiles
         each = (before + (products + after) / len(blocks)) / units.count
-        largest = each * units.count * units.images * units.v_tiles * units.x_tiles / self._tiles
-        return (-(-units.count * len(blocks) // threads) - 1) * each + largest
+        most = (before + (products + after) * self._largest_share(blocks)) * share
+        return (-(-units.count * len(blocks) // threads) - 1) * each + most
+
+    def _largest_share(self, blocks: tuple[int, ...]) -> float:
+        """Of all columns, the share of the largest block of panels."""
+        vectors = self._vectors_before
+        return max(vectors[end] - vectors[start] for start, end in pairwise((0, *blocks))) / vectors[-1]
+
+    @lazy
+    def _vectors_before(self) -> list[int]:
+        return [0, *accumulate(panel[Panel.VECTORS] for panel in self.plan.panels)]
 
     @property
     def _tiles(self) -> int:
-        return self.batch * self.outer_positions * prod(self._tiles_by_axis())
+        return self.batch * self.outer_positions * prod(self._tiles_by_axis()) * self._spread
+
+    def _tiles_of(self, units: Units) -> int:
+        return units.images * units.v_tiles * units.x_tiles * self._spread
 
     def _costs(self, units: Units) -> tuple[float, float, float]:
         """Cycles of filling and the input transform, of the products, and of the output transform.
@@ -234,7 +274,7 @@ class WinogradLaunch(LaunchBuilder):
         units take one block of panels after the other, most of them find it in the last cache.
         """
         l2, weights = self.machine.l2_bytes, self._weights_bytes
-        tiles = units.images * units.v_tiles * units.x_tiles
+        tiles = self._tiles_of(units)
         source = tiles * self._tile_bytes
         far = (
             units.count
