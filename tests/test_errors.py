@@ -38,6 +38,10 @@ def test_errors_cross_process_borders() -> None:
     error = errors.SizeLimitError("data", 2**70, "too large")
     again = pickle.loads(pickle.dumps(error))
     assert (type(again), str(again), again.field) == (type(error), str(error), "data")
+    # As dask's workers do it, who keep the traceback: made empty, then filled.
+    empty = errors.SizeLimitError.__new__(errors.SizeLimitError)
+    empty.__dict__.update(error.__dict__)
+    assert str(empty) == str(error)
 
 
 def test_hostile_values_do_not_flood_or_break_the_message() -> None:

@@ -13,6 +13,8 @@ RuleWarning               (a UserWarning)     two rule sets give different answe
 
 from __future__ import annotations
 
+from typing import Self
+
 __all__ = [
     "AttributeNameError",
     "AttributeValueError",
@@ -32,6 +34,11 @@ class UnstrideError(Exception):
     Traceback (most recent call last):
     unstride.errors.ShapeError: filter: got (3, 3); needs rank 4 for 2D data. Fix: pass [C_IN, C_OUT, H, W].
     """
+
+    def __new__(cls, *args: object, **names: object) -> Self:
+        """Python's MemoryError refuses to make its heirs, which tools that send errors elsewhere would ask it to do."""
+        del names
+        return Exception.__new__(cls, *args)
 
     def __init__(self, field: str, given: object, rule: str, fix: str = "") -> None:
         self.field = field
