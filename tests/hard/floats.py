@@ -68,7 +68,7 @@ def receptive_sets(tally: Tally, full: bool) -> None:
                 tally.add(f"non-finite values, {name}", fault)
 
 
-SPECIAL = ("winograd", "across", "depthwise")
+SPECIAL = ("winograd", "across", "folded", "depthwise")
 
 
 def algorithm(case: Case) -> str:
@@ -82,11 +82,12 @@ def special_cases(name: str, count: int) -> Iterator[Case]:
     rng, found = Random(name), 0
     channels = {
         "winograd": ("g1 i16 o64", "g1 i32 o80"),
-        "across": ("g1 i5 o3", "g6 i1 o1"),
+        "across": ("g1 i2 o3", "g6 i1 o1"),
+        "folded": ("g1 i9 o1", "g1 i17 o3"),
         "depthwise": ("g20 i1 o1",),
     }
     for _ in range(50 * count):
-        kernel, stride = rng.choice(((3, 1), (4, 2), (5, 2), (6, 2), (3, 2)))
+        kernel, stride = rng.choice(((3, 1), (4, 2), (5, 2), (6, 2), (3, 2), (5, 1)))
         size, layout = rng.choice((7, 12, 19, 33)), rng.choice(("NXC", "NCX"))
         y = stride * (size - 1) + kernel - 2
         head = f"scatter {rng.choice(('f32', 'f32', 'f16', 'bf16'))} {layout} GIOX n{rng.choice((1, 2))}"

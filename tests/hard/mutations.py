@@ -10,11 +10,12 @@ Changes that cannot matter, whatever the code is for, are not planted:
 * a loop's step only grows: a smaller one repeats what is done, which copying and filling forgive; and not where the
   loop has one turn at most, since it takes what is left of pairs (`n - n % 2` or `n & -2` up to `n`);
 * the number of rows of a tile of sums that is never called with fewer than it has, as the next lower one exists;
-* a prefetch may fetch anything; the lanes of a sum over lanes may come in any order;
+* a prefetch may fetch anything, also one whose address is handed on (NEXT); the lanes of a sum over lanes may come in
+  any order;
 * the choice among ways that give the same numbers (`tile_*`: are all columns stored? `transpose_*`: which block fits?
   `line_*`: which width holds what is left? `weave`: whole blocks, or by element?), and the last block of a
   transposition, which may be done twice;
-* `zero`, `padded` and `weave` may run over, by contract;
+* `zero`, `padded`, `weave` and `sum` may run over, by contract;
 * the pitch of lines in scratch, rounded up to vectors, and the slack added to it: any that all sides share, and that is
   long enough, is right.
 """
@@ -25,6 +26,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
+
+from unstride.codegen.across import LineArgs
 
 __all__ = ["Mutant", "mutants", "sample"]
 
@@ -84,10 +87,17 @@ class _Scope:
         found: set[str] = set()
         for name, line in reversed(self.made.items()):
             users = [_NAME.match(use) for use in self.uses(name)]
-            fetched = all("@llvm.prefetch" in use.replace('"', "") for use in self.uses(name))
+            fetched = all("@llvm.prefetch" in use.replace('"', "") or self._hands_on(use) for use in self.uses(name))
             if users and " phi " not in line and (fetched or all(user and user[1] in found for user in users)):
                 found.add(name)
         return found
+
+    def _hands_on(self, line: str) -> bool:
+        """Whether a line tells a line function what it shall prefetch."""
+        stored = re.match(r" *store i64 \S+, ptr (%\S+),", line)
+        place = _GEP.search(self.made.get(stored[1], "")) if stored else None
+        lines = any(function.startswith("line_") for function in self.functions)
+        return bool(place and lines and int(place[2]) in (LineArgs.NEXT, LineArgs.NEXT_PITCH))
 
     def reached(self) -> set[int]:
         """The numbers of the lines that some path from the entry leads to."""
@@ -196,7 +206,7 @@ def _bounds(scope: _Scope, line: str, match: re.Match[str], before: str, after: 
         if not again:
             yield "bound", line.replace(f"icmp {operator} ", f"icmp {_TURNED[operator]} ", 1)
             return
-        if scope.starts_with("transpose_", "weave", "padded"):
+        if scope.starts_with("transpose_", "weave", "padded") or scope.name == "sum":
             return
     elif scope.starts_with("tile_", "transpose_", "line_", "weave"):
         return

@@ -274,7 +274,7 @@ class _Driver(Box):
         with e.when(alive.differs(0)):
             if self.channel_major:
                 self.start_out(panel)
-            self._transform_back(panel, products, self._plan_back(panel, offset))
+            self._transform_back(panel, offset, products)
             if self.channel_major:
                 with e.when(panel.int(Panel.FLUSH).differs(0)):
                     self.flush(panel, offset)
@@ -346,11 +346,11 @@ class _Driver(Box):
         most = self.family.rows
         return (tile // most) * (self.points * self.block_width) + (tile % most) * self.width
 
-    def _plan_back(self, panel: Ptr, offset: Int) -> _Back:
-        e = self.e
+    def _transform_back(self, panel: Ptr, offset: Int, products: Ptr) -> None:
+        e, (by_v, by_x) = self.e, self._distances(panel)
         v_range = self.sizes + self.get(Job.V_RANGES) + panel.int(Panel.V_RANGE) * len(VRange)
         x_range = self.sizes + self.get(Job.X_RANGES) + panel.int(Panel.X_RANGE) * (X_RANGES * len(XRange))
-        by_v, by_x = self._distances(panel)
+        phase = v_range.int(VRange.PHASE)
         back = _Back(
             limits=(
                 e.max(v_range.int(VRange.LOW), self.v0),
@@ -362,31 +362,19 @@ class _Driver(Box):
             bias=e.ptr(self.get(Job.BIAS), self.numbers.computed) + panel.int(Panel.BIAS),
             columns=panel.int(Panel.COLUMNS),
             slope=self._slope(),
-            targets=self.scratch_at(Job.OFFSET_TARGETS, I64),
-            stream=self._streamed(panel, offset, v_range.int(VRange.PHASE)),
+            stream=self._streamed(panel, offset, phase),
         )
-        phase = v_range.int(VRange.PHASE)
+        lanes = self.numbers.lanes
         for image in e.range(self.images):
             for row, v in self._rows_of_tiles(self.tile_rows):
-                line = self._target(panel, offset, image, (self.v0 + row * self.tile_steps[0] + v, self.x0), phase)
+                v_at = self.v0 + row * self.tile_steps[0] + v
+                line = self._target(panel, offset, image, (v_at, self.x0), phase)
                 for column, x in self._columns_of_tiles():
-                    place = line + (column * self.tile_steps[1] + x) * by_x
-                    back.targets.store(self._number(image * self.tile_rows + row, v, column, x), _address(place))
-        return back
-
-    def _transform_back(self, panel: Ptr, products: Ptr, back: _Back) -> None:
-        e = self.e
-        vectors = panel.int(Panel.VECTORS)
-        element = self.numbers.computed if self.channel_major else self.numbers.stored
-        for image in e.range(self.images):
-            for row, v in self._rows_of_tiles(self.tile_rows):
-                for column, x in self._columns_of_tiles():
-                    number = self._number(image * self.tile_rows + row, v, column, x)
-                    at = (self.v0 + row * self.tile_steps[0] + v, self.x0 + column * self.tile_steps[1] + x)
-                    target = e.ptr(back.targets.int(number), element)
-                    source = products + self._block_of(number)
-                    for vec in e.range(vectors):
-                        self._finish_tile(source + vec * self.numbers.lanes, target, vec * self.numbers.lanes, at, back)
+                    x_at = column * self.tile_steps[1] + x
+                    source = products + self._block_of(self._number(image * self.tile_rows + row, v, column, x))
+                    target = line + x_at * by_x
+                    for vec in e.range(0, panel.int(Panel.VECTORS) * lanes, lanes):
+                        self._finish_tile(source + vec, target, vec, (v_at, self.x0 + x_at), back)
 
     def _target(self, panel: Ptr, offset: Int, image: Int, at: tuple[Int, Int], phase: Int) -> Ptr:
         """Where the first output of a tile goes."""
@@ -503,7 +491,6 @@ class _Back:
     bias: Ptr
     columns: Int
     slope: Any
-    targets: Ptr  # address of each tile's first output
     stream: Int  # 1 if outputs are whole lines that go past the caches
 
 

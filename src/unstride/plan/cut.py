@@ -25,6 +25,7 @@ STRIP_BYTES = 240 * 1024
 _DEEP_STRIP_BYTES = (2**20, 2**22)  # where weights come from memory for every strip, few large strips are better
 _CALL, _CLIPPED_CALL = 60, 110  # cycles of listing a tile's rows; with sums that are read and written
 STREAM = 5.0  # bytes that a core gets from beyond its L2 in a cycle
+_STRAGGLE = 0.3  # of a task, that one thread may start or end later than the others
 _MOST_RESIDUES = 32  # of a position, without taps among them, for which an out strip has room
 _LOW_TILES = ((0, 0), (2, 5), (4, 6), (8, 9))  # rows, and cycles of a step
 _ROW = AxisPhases(1, 1, (Phase(0, (Tap(0, 0),)),))  # the missing row axis of a 1D case
@@ -169,7 +170,8 @@ class Cut:
         # They overlap, but not quite; what every unit has to get from memory, and not from the last cache, not at all.
         alike = units == 1 or weights * self.compute_bytes <= self.machine.last_bytes // 2
         reading = max(products, streamed) + (0.3 if alike else 1.0) * min(products, streamed)
-        return -(-tasks // self.threads) * (reading + filling + listing + 3000)
+        turns = -(-tasks // self.threads) + (_STRAGGLE if self.threads > 1 else 0.0)
+        return turns * (reading + filling + listing + 3000)
 
     def _band_tiles(self, grid: Grid, positions: int) -> tuple[float, int, float]:
         """Of a box in bands: regions, tiles, and what these come to in tiles with all taps."""

@@ -100,7 +100,6 @@ class Job(_Field):
     OFFSET_TAPS = auto()
     OFFSET_TRANSFORMED = auto()
     OFFSET_PRODUCTS = auto()
-    OFFSET_TARGETS = auto()
     RESIDUES_V = auto()  # Winograd: into how many planes the source falls, and how many of them have all taps
     RESIDUES_X = auto()
     FULL_V = auto()

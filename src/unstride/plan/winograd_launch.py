@@ -66,7 +66,7 @@ class WinogradLaunch(LaunchBuilder):
     def _build_winograd(self, grid: Grid) -> Launch:
         """The Winograd launch: the direct one with room for the transformed strip and the products."""
         plan, base = self.winograd, self.build(grid)
-        strip, transformed, products, targets = self._scratch(grid)
+        strip, transformed, products = self._scratch(grid)
         out = base.fields[Job.OFFSET_TAPS] - base.fields[Job.OFFSET_OUT]
         taps = base.scratch_per_slot - base.fields[Job.OFFSET_TAPS]
         taps = max(taps, round_up(16 * (plan.planes + len(plan.direct.planes))))
@@ -84,12 +84,11 @@ class WinogradLaunch(LaunchBuilder):
         fields[Job.OFFSET_TAPS] = strip + out
         fields[Job.OFFSET_TRANSFORMED] = strip + out + taps
         fields[Job.OFFSET_PRODUCTS] = strip + out + taps + transformed
-        fields[Job.OFFSET_TARGETS] = strip + out + taps + transformed + products
-        fields[Job.SCRATCH_PER_SLOT] = total = strip + out + taps + transformed + products + targets
+        fields[Job.SCRATCH_PER_SLOT] = total = strip + out + taps + transformed + products
         return replace(base, fields=tuple(fields), scratch_per_slot=total)
 
-    def _scratch(self, grid: Grid) -> tuple[int, int, int, int]:
-        """Bytes of the strip, the transformed strip, the products of a panel, and where tiles go."""
+    def _scratch(self, grid: Grid) -> tuple[int, int, int]:
+        """Bytes of the strip, the transformed strip, and the products of the panels at hand."""
         plan, tile = self.winograd, self.winograd.direct.tile
         rows, columns = self._rows_and_columns(grid)
         tiles = grid.images * rows * columns * self._spread
@@ -101,7 +100,6 @@ class WinogradLaunch(LaunchBuilder):
             round_up(strip + 2 * tile.columns * self.compute_bytes),
             round_up((plan.planes * plan.points * (tiles * row + tile.lanes) + over) * self.compute_bytes),
             round_up(self._at_once(tiles) * self._products_bytes(tiles)),
-            round_up(8 * tiles),
         )
 
     @lazy
