@@ -15,11 +15,11 @@ from itertools import product
 from unstride.plan.direct import DirectPlan, PanelSource, plan_direct
 from unstride.plan.job import Panel
 from unstride.plan.machine import ISA
-from unstride.plan.phases import AxisPhases, Phase, Tap, phases_of
+from unstride.plan.phases import ONE_ROW, Phase, Tap, phases_of
 from unstride.plan.tables import Interned
 from unstride.problem import Structure
 
-__all__ = ["LAST_WIDTHS", "AcrossPlan", "plan_across", "row_counts", "vector_count"]
+__all__ = ["LAST_WIDTHS", "AcrossPlan", "find_planes", "line_cycles", "plan_across", "row_counts", "vector_count"]
 
 LAST_WIDTHS = (1, 2, 4)  # vectors of the last tile of a line, besides the widest
 _FEW_ROWS = 8  # result columns of a group, up to which vectors of channels are no match
@@ -56,6 +56,14 @@ def vector_count(isa: ISA, rows: int) -> int:
     return min(8 if isa.registers == 32 else 6, (isa.registers - 2) // (rows + 1))
 
 
+def line_cycles(isa: ISA, rows: int, vectors: int) -> float:
+    """Cycles of one step of a line of so many vectors. Small tiles wait, for their loads or their own last sums."""
+    widest = vector_count(isa, rows)
+    last = vectors % widest
+    widths = [widest] * (vectors // widest) + [w for w in (*LAST_WIDTHS, widest) if w >= last][:1] * (last > 0)
+    return sum(max(rows * w / 2, (rows + w) / 2, 4.0) for w in widths)
+
+
 def plan_across(structure: Structure, isa: ISA) -> AcrossPlan | None:
     """The plan with vectors across x, or None where vectors of channels do better, or x is not contiguous."""
     s = structure
@@ -87,7 +95,7 @@ class _Builder:
         scatter = structure.direction == "scatter"
         self.reduce, self.result = (structure.ci, structure.co) if scatter else (structure.co, structure.ci)
         self.x = direct.axes[-1]
-        rows = direct.axes[-2] if structure.rank > 1 else AxisPhases(1, 1, (Phase(0, (Tap(0, 0),)),))
+        rows = direct.axes[-2] if structure.rank > 1 else ONE_ROW
         self.v_first = rows.first
         self.x_classes = _classes(self.x.phases)
         # Where all x-phases read the same pixels, v-phases that do so too are computed together: the source line that
@@ -133,7 +141,7 @@ class _Builder:
                                 Panel.WEIGHTS: weights,
                                 Panel.INNER_FIRST: inner.place(inner_key),
                                 Panel.INNER_COUNT: len(inner_key),
-                                Panel.OUTER_FIRST: _find(self.direct.outer_taps, outer_key),
+                                Panel.OUTER_FIRST: find_planes(self.direct.outer_taps, outer_key),
                                 Panel.OUTER_COUNT: len(outer_key),
                                 Panel.RUN: self.reduce,
                                 Panel.CHANNEL: group * self.reduce,
@@ -212,6 +220,6 @@ def _classes(phases: tuple[Phase, ...]) -> list[list[Phase]]:
     return classes
 
 
-def _find(table: tuple[int, ...], run: tuple[int, ...]) -> int:
+def find_planes(table: tuple[int, ...], run: tuple[int, ...]) -> int:
     """Where the direct plan keeps this run of planes."""
     return next(i for i in range(len(table)) if table[i : i + len(run)] == run)

@@ -9,7 +9,7 @@ from math import prod
 from operator import itemgetter
 
 from unstride._lazy import lazy
-from unstride.plan.across import LAST_WIDTHS, AcrossPlan, vector_count
+from unstride.plan.across import AcrossPlan, line_cycles
 from unstride.plan.cut import STREAM, STRIP_BYTES, Grid, largest
 from unstride.plan.job import Job, Panel
 from unstride.plan.launch import Launch, LaunchBuilder, round_up
@@ -127,14 +127,9 @@ class AcrossLaunch(LaunchBuilder):
         return found
 
     def _line_cycles(self, vectors: int) -> float:
-        """Cycles of one line through all panels. Small tiles wait: for their loads, or for their own last sums."""
-        total = 0.0
-        for height, steps in self._steps_by_height.items():
-            widest = vector_count(self.plan.isa, height)
-            last = vectors % widest
-            widths = [widest] * (vectors // widest) + [w for w in (*LAST_WIDTHS, widest) if w >= last][:1] * (last > 0)
-            total += steps * sum(max(height * w / 2, (height + w) / 2, 4.0) for w in widths)
-        return total
+        """Cycles of one line through all panels."""
+        heights = self._steps_by_height.items()
+        return sum(steps * line_cycles(self.plan.isa, height, vectors) for height, steps in heights)
 
     def _strip_room(self, v: int, x: int) -> int:
         rows = self.v.phases.source_step * (v - 1) + self.v.phases.span

@@ -16,7 +16,7 @@ from unstride.plan.axis import Axis
 from unstride.plan.direct import DirectPlan
 from unstride.plan.job import Panel
 from unstride.plan.machine import Machine
-from unstride.plan.phases import AxisPhases, Phase, Tap
+from unstride.plan.phases import ONE_ROW
 from unstride.problem import DTYPE_BYTES, Problem
 
 __all__ = ["STREAM", "STRIP_BYTES", "Cut", "Grid", "largest"]
@@ -28,7 +28,6 @@ STREAM = 5.0  # bytes that a core gets from beyond its L2 in a cycle
 _STRAGGLE = 0.3  # of a task, that one thread may start or end later than the others
 _MOST_RESIDUES = 32  # of a position, without taps among them, for which an out strip has room
 _LOW_TILES = ((0, 0), (2, 5), (4, 6), (8, 9))  # rows, and cycles of a step
-_ROW = AxisPhases(1, 1, (Phase(0, (Tap(0, 0),)),))  # the missing row axis of a 1D case
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ class Cut:
             result = source
         axes = [Axis(*values) for values in zip(plan.axes, source, result, shifts, begins, strict=True)]
         self.outer, self.x = axes[:-2], axes[-1]
-        self.v = axes[-2] if problem.rank > 1 else Axis(_ROW, 1, 1, 0, 0)
+        self.v = axes[-2] if problem.rank > 1 else Axis(ONE_ROW, 1, 1, 0, 0)
         self.prefill = (plan.needs_prefill and not self.fills_holes) or _mostly_out_of_reach(axes)
         self.compute_bytes = 8 if problem.dtype == "f64" else 4
         self.v_hull, self.x_hull = self.v.hull(reach=self.prefill), self.x.hull(reach=self.prefill)

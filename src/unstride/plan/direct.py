@@ -14,7 +14,7 @@ from math import prod
 
 from unstride.plan.job import Panel
 from unstride.plan.machine import ISA
-from unstride.plan.phases import AxisPhases, Phase, Tap, phases_of
+from unstride.plan.phases import ONE_ROW, AxisPhases, Phase, phases_of
 from unstride.plan.tables import Interned
 from unstride.problem import DTYPE_BYTES, Structure
 
@@ -149,7 +149,7 @@ class _Builder:
         self.reduce, self.result = (s.ci, s.co) if scatter else (s.co, s.ci)
         self.axes = phases_of(s)
         # A 1D case is a 2D case with one row.
-        self.rows = self.axes[-2] if s.rank > 1 else AxisPhases(1, 1, (Phase(0, (Tap(0, 0),)),))
+        self.rows = self.axes[-2] if s.rank > 1 else ONE_ROW
         self.depthwise = _is_depthwise(s)
         compute_bytes = 8 if s.dtype == "f64" else 4
         self.tile = _tile(isa, isa.lanes(compute_bytes), 2, depthwise=self.depthwise)

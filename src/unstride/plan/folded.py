@@ -16,25 +16,24 @@ from math import prod
 from operator import itemgetter
 
 from unstride._lazy import lazy
-from unstride.plan.across import LAST_WIDTHS, AcrossPlan, row_counts, vector_count
+from unstride.plan.across import AcrossPlan, find_planes, line_cycles, row_counts
 from unstride.plan.cut import STREAM, Grid, largest
 from unstride.plan.direct import PanelSource, plan_direct
 from unstride.plan.job import Job, Panel, VRange
 from unstride.plan.launch import Launch, LaunchBuilder, round_up
 from unstride.plan.machine import ISA, Machine
-from unstride.plan.phases import AxisPhases, Phase, Tap
+from unstride.plan.phases import ONE_ROW, AxisPhases
 from unstride.problem import Problem, Structure
 
 __all__ = ["FoldedLaunch", "FoldedPlan", "plan_folded"]
 
 _MOST_CHANNELS = 48  # of the result: with more, phases fill their vectors well enough
-_MOST_ROWS = 4096
+_MOST_ROWS = 4096  # lines of products, and residues: with more, tables would be long
 _OVERRUN, _SLACK = 4, 8  # vectors that a line may write, and read, too many
 _STRIP_SHARE, _RING_SHARE = 8, 2  # of L2: for the source rows of a turn, and for products
 _CALL = 90.0  # cycles of one line of products, beside its steps
 _SUM, _SUM_VECTOR = 14.0, 1.6  # cycles of one line of sums, and of each vector of each of its taps
 Element = tuple[tuple[int, int], int]  # a kernel element (v, x), and a channel
-_ONE_ROW = AxisPhases(1, 1, (Phase(0, (Tap(0, 0),)),))
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ def plan_folded(structure: Structure, isa: ISA) -> FoldedPlan | None:
     if s.data_layout != "NCX" or s.groups > 1 or channels > _MOST_CHANNELS or s.kernel[-1] == 1:
         return None
     direct = plan_direct(s, isa)
-    rows = direct.axes[-2] if s.rank > 1 else _ONE_ROW
+    rows = direct.axes[-2] if s.rank > 1 else ONE_ROW
     residues = rows.result_step * direct.axes[-1].result_step
     if rows.source_step * direct.axes[-1].source_step > 1 or residues > _MOST_ROWS:
         return None
@@ -85,7 +84,7 @@ def plan_folded(structure: Structure, isa: ISA) -> FoldedPlan | None:
             fields.update(
                 {
                     Panel.WEIGHTS: weights,
-                    Panel.OUTER_FIRST: _find(direct.outer_taps, planes),
+                    Panel.OUTER_FIRST: find_planes(direct.outer_taps, planes),
                     Panel.OUTER_COUNT: len(planes),
                     Panel.RUN: reduce,
                     Panel.COLUMN: index * len(elements) + start,
@@ -121,11 +120,6 @@ def _tiles(elements: list[Element], isa: ISA) -> Iterator[tuple[int, list[Elemen
         height = max(h for h in row_counts(isa) if h <= len(elements) - start)
         yield start, elements[start : start + height]
         start += height
-
-
-def _find(table: tuple[int, ...], run: tuple[int, ...]) -> int:
-    """Where the direct plan keeps this run of planes."""
-    return next(i for i in range(len(table)) if table[i : i + len(run)] == run)
 
 
 def _tap_lists(*axes: AxisPhases) -> tuple[tuple[int, int], ...]:
@@ -251,11 +245,8 @@ class FoldedLaunch(LaunchBuilder):
 
     def _line_cycles(self, panel: tuple[int, ...], vectors: int) -> float:
         """Cycles of one line of products of a panel."""
-        height, widest = panel[Panel.COLUMNS], vector_count(self.plan.isa, panel[Panel.COLUMNS])
-        last = vectors % widest
-        widths = [widest] * (vectors // widest) + [w for w in (*LAST_WIDTHS, widest) if w >= last][:1] * (last > 0)
         steps = panel[Panel.RUN] * panel[Panel.OUTER_COUNT]
-        return _CALL + 1.05 * steps * sum(max(height * w / 2, (height + w) / 2, 4.0) for w in widths)
+        return _CALL + 1.05 * steps * line_cycles(self.plan.isa, panel[Panel.COLUMNS], vectors)
 
     def launch(self) -> Launch:
         """The launch of one problem."""

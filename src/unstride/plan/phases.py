@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from unstride.problem import Structure
 
-__all__ = ["AxisPhases", "Phase", "Tap", "axis_phases", "phases_of"]
+__all__ = ["ONE_ROW", "AxisPhases", "Phase", "Tap", "axis_phases", "phases_of"]
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,9 @@ class AxisPhases:
     def complete(self) -> bool:
         """Whether every residue has taps, so that no result element is only bias."""
         return len(self.phases) == self.result_step
+
+
+ONE_ROW = AxisPhases(1, 1, (Phase(0, (Tap(0, 0),)),))  # the missing row axis of a 1D case
 
 
 def axis_phases(direction: str, kernel: int, stride: int, dilation: int) -> AxisPhases:
