@@ -116,7 +116,7 @@ class AcrossLaunch(LaunchBuilder):
         filling = 3 * filled / lanes + (100 * pages if far else 0)
         listing = 120 * len(plan.panels) / blocks
         flushed = 0.0 if in_place else woven / (grid.x_unit * step)
-        return -(-tasks // self.threads) * (reading + filling + listing + weaving * woven + _LINE * flushed + 2000)
+        return self._turns(tasks) * (reading + filling + listing + weaving * woven + _LINE * flushed + 2000)
 
     @lazy
     def _steps_by_height(self) -> Counter[int]:

@@ -169,8 +169,11 @@ class Cut:
         # They overlap, but not quite; what every unit has to get from memory, and not from the last cache, not at all.
         alike = units == 1 or weights * self.compute_bytes <= self.machine.last_bytes // 2
         reading = max(products, streamed) + (0.3 if alike else 1.0) * min(products, streamed)
-        turns = -(-tasks // self.threads) + (_STRAGGLE if self.threads > 1 else 0.0)
-        return turns * (reading + filling + listing + 3000)
+        return self._turns(tasks) * (reading + filling + listing + 3000)
+
+    def _turns(self, tasks: int) -> float:
+        """How many tasks the busiest thread has to wait for."""
+        return -(-tasks // self.threads) + (_STRAGGLE if self.threads > 1 else 0.0)
 
     def _band_tiles(self, grid: Grid, positions: int) -> tuple[float, int, float]:
         """Of a box in bands: regions, tiles, and what these come to in tiles with all taps."""
