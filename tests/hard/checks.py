@@ -299,7 +299,7 @@ def _whole_lines(family: Family, rng: Random, seed: int, *, beside: bool = False
     if rng.random() < 0.5:
         tallest = max(row_counts(isa))
         x = isa.lanes(4) * (vector_count(isa, tallest) + rng.randint(0, 2))  # rows that fill their vectors are woven
-        channels = rng.choice((1, 2)) * tallest // 2
+        channels = rng.choice((1, 2)) * tallest // 2 if tallest > 8 else tallest  # of few, v-phases go together
         begin, more = (rng.choice((0, 0, 0, -1, -2, 1)), rng.choice((0, 0, 0, -1, 1))) if beside else (0, 0)
         sizes = f"x{v}x{x} k2x2 s2x2 d1x1 b0x{begin} y{2 * v}x{2 * x - begin + more}"
         problem = Problem.parse(f"scatter f32 NCX GIOX n1 g1 i3 o{channels} {sizes}")

@@ -74,11 +74,6 @@ REASONS = (
         "a tile too many lies behind the line, which has room for it",
     ),
     (
-        "folded* run",
-        "e.call(self.zero, target + bottom * self.row_pitch, (count - bottom) * self.row_pitch)",
-        "all rows that this kernel fills exist",
-    ),
-    (
         "winograd* run",
         "tests = [v >= v_low, v + v_last < v_high, x >= x_low, x + x_last < x_high, column + lanes <= back.columns]",
         "a tile that is inside is stored element by element, as those at an edge are",

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar, Self
 
 from unstride.codegen import ir
 from unstride.codegen.activation import activate, slope_vector
@@ -21,14 +21,11 @@ from unstride.codegen.direct import Callee
 from unstride.codegen.emit import I32, I64, PTR, Emitter, Int, Ptr, size_of, vector
 from unstride.codegen.numbers import LINE_BYTES, Numbers, constant
 from unstride.codegen.strips import emit_narrow, emit_padded, in_vectors, transpose_block
-from unstride.plan.across import LAST_WIDTHS, AcrossPlan, row_counts, vector_count
+from unstride.plan.across import LAST_WIDTHS, OVERRUN, SLACK, AcrossPlan, row_counts, vector_count
 from unstride.plan.job import Job, Panel, VRange
 from unstride.plan.machine import ISA
 
-__all__ = ["OVERRUN", "SLACK", "AcrossDriver", "AcrossFamily", "Line", "LineArgs", "line_tables"]
-
-OVERRUN = 4  # vectors that the last tile of a line may write too many
-SLACK = 8  # vectors behind the strip that the last tile of a line may read
+__all__ = ["AcrossDriver", "AcrossFamily", "Line", "LineArgs", "line_tables"]
 
 
 class LineArgs(IntEnum):
@@ -60,15 +57,16 @@ class AcrossFamily:
     isa_name: str
     activation: str
     heights: tuple[int, ...]  # of its tiles: a layer needs one or two, and each costs a tenth of the compilation
+    name: ClassVar[str] = "across"
 
     @classmethod
-    def of(cls, plan: AcrossPlan, activation: str) -> AcrossFamily:
+    def of(cls, plan: AcrossPlan, activation: str) -> Self:
         heights = {panel[Panel.COLUMNS] for panel in plan.panels}
         return cls(plan.direct.structure.dtype, plan.direct.isa.name, activation, tuple(sorted(heights)))
 
     @property
     def key(self) -> str:
-        return f"across {self.dtype} {self.activation} {'+'.join(map(str, self.heights))}"
+        return f"{self.name} {self.dtype} {self.activation} {'+'.join(map(str, self.heights))}"
 
     def build(self, numbers: Numbers) -> str:
         """The LLVM IR of the family."""
@@ -247,27 +245,30 @@ class AcrossDriver(Box):
                             e.call(self.copy, target, start + first, count)
                             e.call(self.zero, target + count, self.plane_pitch - count)
                         with otherwise:
-                            self.fill_lines(target, start, self.source_v, self.rows)
+                            self._fill_plane(target, start)
 
-    def fill_lines(self, target: Ptr, source: Ptr, v: Int, count: Int) -> None:
-        """Fill so many lines of a channel of the box, from source row v on, with zeros for what does not exist."""
+    def _fill_plane(self, target: Ptr, source: Ptr) -> None:
+        """Fill the lines of a channel of the box, with zeros for rows that do not exist."""
         e = self.e
-        left = e.min(e.max(0 - self.source_x, 0), self.columns)
-        right = e.max(e.min(self.get(Job.SOURCE_X_SIZE) - self.source_x, self.columns), left)
-        top = e.min(e.max(0 - v, 0), count)
-        bottom = e.max(e.min(self.get(Job.SOURCE_V_SIZE) - v, count), top)
+        top = e.min(e.max(0 - self.source_v, 0), self.rows)
+        bottom = e.max(e.min(self.get(Job.SOURCE_V_SIZE) - self.source_v, self.rows), top)
         with e.when(top > 0):
             e.call(self.zero, target, top * self.row_pitch)
-        stride = self.get(Job.SOURCE_V_STRIDE)
+        self.fill_lines(target + top * self.row_pitch, source, self.source_v + top, bottom - top)
+        with e.when(bottom < self.rows):
+            e.call(self.zero, target + bottom * self.row_pitch, (self.rows - bottom) * self.row_pitch)
+
+    def fill_lines(self, target: Ptr, source: Ptr, v: Int, count: Int) -> None:
+        """Fill so many lines of a channel, from source row v on; they exist, but not all of their columns may."""
+        e, stride = self.e, self.get(Job.SOURCE_V_STRIDE)
+        left = e.min(e.max(0 - self.source_x, 0), self.columns)
+        right = e.max(e.min(self.get(Job.SOURCE_X_SIZE) - self.source_x, self.columns), left)
+        line = source + v * stride
         if self.numbers.isa.masked:
-            line = source + ((v + top) * stride + self.source_x)
-            to = target + top * self.row_pitch
-            e.call(self.padded, to, line, left, right, self.row_pitch, bottom - top, stride)
-        else:
-            for row in e.range(top, bottom):
-                self._fill_line(target + row * self.row_pitch, source + (v + row) * stride, left, right)
-        with e.when(bottom < count):
-            e.call(self.zero, target + bottom * self.row_pitch, (count - bottom) * self.row_pitch)
+            e.call(self.padded, target, line + self.source_x, left, right, self.row_pitch, count, stride)
+            return
+        for row in e.range(count):
+            self._fill_line(target + row * self.row_pitch, line + row * stride, left, right)
 
     def _fill_line(self, target: Ptr, source: Ptr, left: Int, right: Int) -> None:
         e = self.e

@@ -7,15 +7,15 @@ per box: for a few source rows at a time: fill them into the strip [plane][chann
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from unstride.codegen import ir
-from unstride.codegen.across import OVERRUN, SLACK, AcrossDriver, Line, LineArgs, line_tables
+from unstride.codegen.across import AcrossDriver, AcrossFamily, Line, LineArgs, line_tables
 from unstride.codegen.activation import activate, slope_vector
 from unstride.codegen.direct import Callee
 from unstride.codegen.emit import I64, PTR, Emitter, Int, Ptr, vector
 from unstride.codegen.numbers import Numbers, constant
-from unstride.plan.folded import FoldedPlan
+from unstride.plan.across import OVERRUN, SLACK
 from unstride.plan.job import Job, Panel, VRange
 
 __all__ = ["FoldedFamily"]
@@ -24,22 +24,10 @@ _SUMS = (4, 1)  # vectors that are summed side by side
 
 
 @dataclass(frozen=True)
-class FoldedFamily:
+class FoldedFamily(AcrossFamily):
     """What is compiled into one such kernel."""
 
-    dtype: str
-    isa_name: str
-    activation: str
-    heights: tuple[int, ...]
-
-    @classmethod
-    def of(cls, plan: FoldedPlan, activation: str) -> FoldedFamily:
-        heights = {panel[Panel.COLUMNS] for panel in plan.panels}
-        return cls(plan.direct.structure.dtype, plan.direct.isa.name, activation, tuple(sorted(heights)))
-
-    @property
-    def key(self) -> str:
-        return f"folded {self.dtype} {self.activation} {'+'.join(map(str, self.heights))}"
+    name: ClassVar[str] = "folded"
 
     def build(self, numbers: Numbers) -> str:
         """The LLVM IR of the family."""
@@ -166,18 +154,23 @@ class _Driver(AcrossDriver):
     # -- sums
 
     def _sum_rows(self, image: Int, v: Int) -> None:
-        """The result rows of position v: one for each phase that exists there."""
-        e = self.e
+        """The result rows of position v, of every outer phase."""
         for panel in self.panels():
-            offset, alive = self.result_offset(panel)
-            with e.when(e.b.and_(alive.differs(0), panel.int(Panel.START).differs(0))):
-                for phase in e.range(panel.int(Panel.V_PHASES)):
-                    v_range = self.sizes + self.get(Job.V_RANGES) + phase * len(VRange)
-                    with e.when(e.b.and_(v >= v_range.int(VRange.LOW), v < v_range.int(VRange.HIGH))):
-                        self._sum_row(panel, v, v_range.int(VRange.PHASE))
-                        row = v * self.get(Job.RESULT_V_STEP) + v_range.int(VRange.PHASE)
-                        at = (row - self.get(Job.RESULT_V_BEGIN)) * self.get(Job.RESULT_V_STRIDE)
-                        self.flush_row(panel, image * self.get(Job.RESULT_N_STRIDE) + offset + at, self.out)
+            with self.e.when(panel.int(Panel.START).differs(0)):
+                self._sum_phases(panel, image, v)
+
+    def _sum_phases(self, panel: Ptr, image: Int, v: Int) -> None:
+        """One result row for each phase along v that exists there."""
+        e = self.e
+        offset, alive = self.result_offset(panel)
+        with e.when(alive.differs(0)):
+            for phase in e.range(panel.int(Panel.V_PHASES)):
+                v_range = self.sizes + self.get(Job.V_RANGES) + phase * len(VRange)
+                with e.when(e.b.and_(v >= v_range.int(VRange.LOW), v < v_range.int(VRange.HIGH))):
+                    self._sum_row(panel, v, v_range.int(VRange.PHASE))
+                    row = v * self.get(Job.RESULT_V_STEP) + v_range.int(VRange.PHASE)
+                    at = (row - self.get(Job.RESULT_V_BEGIN)) * self.get(Job.RESULT_V_STRIDE)
+                    self.flush_row(panel, image * self.get(Job.RESULT_N_STRIDE) + offset + at, self.out)
 
     def _sum_row(self, panel: Ptr, v: Int, residue: Int) -> None:
         """All x-phases and channels of one result row, each into its own line."""

@@ -10,7 +10,7 @@ raises its flag and leaves the box to the direct kernel.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,15 +18,15 @@ from unstride.codegen import ir
 from unstride.codegen.activation import activate, slope_vector
 from unstride.codegen.box import Box
 from unstride.codegen.direct import call_tile
-from unstride.codegen.emit import I64, PTR, Emitter, Int, Ptr, Var, mangle, vector
-from unstride.codegen.numbers import Numbers, constant
+from unstride.codegen.emit import I64, Int, Ptr, vector
+from unstride.codegen.numbers import Numbers
 from unstride.codegen.tile import TileArgs, TileFamily, TileKind
-from unstride.plan.job import X_RANGES, Job, Pack, PackPanel, Panel, VRange, XRange
-from unstride.plan.winograd import RANGE_LIMIT, Transform, WinogradPlan
+from unstride.codegen.winograd_guard import Guard
+from unstride.codegen.winograd_pack import both_sides, emit_winograd_pack
+from unstride.plan.job import X_RANGES, Job, Panel, VRange, XRange
+from unstride.plan.winograd import Transform, WinogradPlan
 
-__all__ = ["WinogradFamily", "emit_winograd_pack"]
-
-_LOOKS = 4  # vectors that are looked over at a time
+__all__ = ["WinogradFamily"]
 
 
 @dataclass(frozen=True)
@@ -76,9 +76,9 @@ class _Driver(Box):
     def emit(self) -> None:
         e = self.e
         self.geometry()
-        self._look = _Look(e.stack(self.typ), e.stack(self.typ), e.var(0))
+        self.guard = Guard(e, self.numbers)
         self._transform_source()
-        with e.either(self._tame()) as (then, otherwise):
+        with e.either(self.guard.tame()) as (then, otherwise):
             with otherwise:
                 e.ptr(self.get(Job.FLAGS), I64).store(e.arg_int(1), e.int(1))
             with then:
@@ -115,9 +115,6 @@ class _Driver(Box):
     def _transform_source(self) -> None:
         """Fill, look over and transform a few rows of tiles at a time: their pixels need not leave the cache."""
         e, whole = self.e, (self.images, self.n0, self.source_v)
-        zero = constant(self.typ, 0.0)
-        e.b.store(zero, self._look.largest.value)
-        e.b.store(zero, self._look.total.value)
         at_once = self.get(Job.STRIP_TILE_ROWS)
         for image in e.range(self.images):
             for turn in e.range((self.tile_rows + (at_once - 1)) // at_once):
@@ -133,59 +130,13 @@ class _Driver(Box):
                 self._transform_strip((image * self.tile_rows + first) * self.spread[0] * self.tiles_in_row, count)
         self.images, self.n0, self.source_v = whole
 
-    # -- the guard
-
     def _look_at_strip(self) -> None:
-        """Gather what the guard wants to know."""
+        """Show the guard what was filled in."""
         e, seen = self.e, self.rows * self.columns
         for plane in e.range(self.get(Job.PLANE_COUNT)):
             with e.when(self.planes_alive.int(plane).differs(0)):
-                self._look_over(self.strip + plane * self.plane_pitch, seen, self._look.largest, self._look.total)
-                self._look.count.set(self._look.count.get() + seen * self.get(Job.CHANNELS))
-
-    def _tame(self) -> Any:
-        """Whether every value is finite and none is more than RANGE_LIMIT times the mean magnitude."""
-        e, (largest, total, count) = self.e, (self._look.largest, self._look.total, self._look.count)
-        peak = self._reduce(e.b.load(largest.value, typ=self.typ), maximum=True)
-        mean = self._reduce(e.b.load(total.value, typ=self.typ), maximum=False)
-        scale = e.b.sitofp(count.get().value, self.numbers.computed)
-        allowed = e.b.fmul(mean, ir.Constant(self.numbers.computed, RANGE_LIMIT))
-        # A sum that is infinite or NaN fails the first test; a box of zeros passes both.
-        finite = e.b.fcmp_ordered("<", mean, ir.Constant(self.numbers.computed, 1e37))
-        return e.b.and_(finite, e.b.fcmp_ordered("<=", e.b.fmul(peak, scale), allowed))
-
-    def _look_over(self, base: Ptr, pixels: Int, largest: Ptr, total: Ptr) -> None:
-        """Add the magnitudes of a plane to the statistics. A padded pixel holds whole vectors of channels, so the
-        gap behind it is not looked at; without padding the plane is one run."""
-        e, lanes, channels = self.e, self.numbers.lanes, self.get(Job.CHANNELS)
-        dense = self.pixel_pitch.equals(channels)
-        runs, length = e.select(dense, 1, pixels), e.select(dense, pixels * channels, channels)
-        # Several sums side by side, since one would wait for its own last addition.
-        zero = constant(self.typ, 0.0)
-        sums = [e.b.load(largest.value, typ=self.typ), e.b.load(total.value, typ=self.typ)]
-        sums += [zero] * (2 * _LOOKS - 2)
-        for run, outer in e.fold(0, runs, 1, sums):
-            line = base + run * self.pixel_pitch
-            for i, carried in e.fold(0, length, _LOOKS * lanes, outer):
-                for k in range(_LOOKS):
-                    # The last vectors are moved back: looking twice at a value changes nothing that matters.
-                    value = line.load(e.min(i + k * lanes, length - lanes), lanes)
-                    size = e.intrinsic(f"llvm.fabs.{mangle(self.typ)}", self.typ, (value,))
-                    carried[2 * k] = e.b.select(e.b.fcmp_ordered(">", size, carried[2 * k]), size, carried[2 * k])
-                    carried[2 * k + 1] = e.b.fadd(carried[2 * k + 1], size)
-        for k in range(1, _LOOKS):
-            sums[0] = e.b.select(e.b.fcmp_ordered(">", sums[2 * k], sums[0]), sums[2 * k], sums[0])
-            sums[1] = e.b.fadd(sums[1], sums[2 * k + 1])
-        e.b.store(sums[0], largest.value)
-        e.b.store(sums[1], total.value)
-
-    def _reduce(self, value: Any, *, maximum: bool) -> Any:
-        e = self.e
-        lanes = [e.b.extract_element(value, ir.Constant(ir.IntType(32), i)) for i in range(self.numbers.lanes)]
-        total = lanes[0]
-        for lane in lanes[1:]:
-            total = e.b.select(e.b.fcmp_ordered(">", lane, total), lane, total) if maximum else e.b.fadd(total, lane)
-        return total
+                base = self.strip + plane * self.plane_pitch
+                self.guard.look_over(base, seen, self.pixel_pitch, self.get(Job.CHANNELS))
 
     # -- the input transform
 
@@ -235,7 +186,7 @@ class _Driver(Box):
         targets = [target + self.point_pitch * point for point in range(self.points)]
         for c in e.range(0, self.get(Job.CHANNELS), lanes):
             patch = [[pixel.load(c, lanes) for pixel in row] for row in pixels]
-            values = [value for line in _both_sides(e, self.v.source, patch, self.x.source) for value in line]
+            values = [value for line in both_sides(e, self.v.source, patch, self.x.source) for value in line]
             for place, value in zip(targets, values, strict=True):
                 place.store(c, value)
 
@@ -407,7 +358,7 @@ class _Driver(Box):
         ]
         outputs = [
             [activate(e, self.family.activation, e.b.fadd(value, shift), back.slope) for value in line]
-            for line in _both_sides(e, self.v.result, patch, self.x.result)
+            for line in both_sides(e, self.v.result, patch, self.x.result)
         ]
         v_low, v_high, x_low, x_high = back.limits
         (v, x), (v_last, x_last) = at, (self.tile_steps[0] - self.spread[0], self.tile_steps[1] - self.spread[1])
@@ -474,15 +425,6 @@ class _Driver(Box):
 
 
 @dataclass(frozen=True)
-class _Look:
-    """What was seen of the source: the largest magnitudes and their sums, lane by lane, and of how many elements."""
-
-    largest: Ptr
-    total: Ptr
-    count: Var
-
-
-@dataclass(frozen=True)
 class _Back:
     """What the output transform of a panel needs at every tile."""
 
@@ -492,71 +434,6 @@ class _Back:
     columns: Int
     slope: Any
     stream: Int  # 1 if outputs are whole lines that go past the caches
-
-
-def emit_winograd_pack(module: Any, numbers: Numbers, v: Transform, x: Transform) -> None:
-    """Emits `pack(job, task, slot)`: U = G g GT for every channel and column of a panel.
-
-    The panel's steps are its kernel elements, outer taps first, v.taps * x.taps each; -1 stands for a missing one.
-    """
-    e = Emitter(module, "pack", [PTR, I64, I64])
-    job, task = e.arg_ptr(0, I64), e.arg_int(1)
-    panel = e.ptr(job.int(Pack.PANELS), I64) + task * len(PackPanel)
-    source = e.ptr(job.int(Pack.SOURCE), numbers.stored) + panel.int(PackPanel.SOURCE)
-    packed = e.ptr(job.int(Pack.PACKED), numbers.computed) + panel.int(PackPanel.PACKED)
-    steps = e.ptr(job.int(Pack.STEPS), I64) + panel.int(PackPanel.STEPS_FIRST)
-    columns_at = e.ptr(job.int(Pack.COLUMNS), I64) + panel.int(PackPanel.COLUMNS_FIRST)
-    taps = v.taps * x.taps
-    outer = panel.int(PackPanel.STEPS) // taps
-    columns, width = panel.int(PackPanel.COLUMNS), panel.int(PackPanel.WIDTH)
-    channels, channel_stride = job.int(Pack.CHANNELS), job.int(Pack.CHANNEL_STRIDE)
-    zero = constant(numbers.computed, 0.0)
-    for o in e.range(outer):
-        for channel in e.range(channels):
-            line = packed + (o * channels + channel) * width
-            for column in e.range(columns):
-                base = source + (channel * channel_stride + columns_at.int(column))
-                kernel = []
-                for i in range(v.taps):
-                    row = []
-                    for j in range(x.taps):
-                        step = steps.int(o * taps + (i * x.taps + j))
-                        value = numbers.load(base, e.max(step, 0))
-                        row.append(e.b.select(step < 0, zero, value))
-                    kernel.append(row)
-                for i, values in enumerate(_both_sides(e, v.kernel, kernel, x.kernel)):
-                    for j, value in enumerate(values):
-                        point = i * x.size + j
-                        (line + (outer * channels * width) * point).store(column, value)
-            for column in e.range(columns, width):
-                for point in range(v.size * x.size):
-                    (line + (outer * channels * width) * point).store(column, zero)
-    e.ret()
-
-
-def _both_sides(
-    e: Emitter, left: Sequence[Sequence[float]], values: list[list[Any]], right: Sequence[Sequence[float]]
-) -> list[list[Any]]:
-    """left . values . right^T, with left and right constant."""
-    columns = range(len(values[0]))
-    half = [[_combine(e, row, [line[j] for line in values]) for j in columns] for row in left]
-    return [[_combine(e, row, line) for row in right] for line in half]
-
-
-def _combine(e: Emitter, factors: Sequence[float], values: list[Any]) -> Any:
-    """A sum with constant factors; 0, 1 and -1 cost no multiplication."""
-    total = None
-    for factor, value in sorted(zip(factors, values, strict=True), key=lambda term: -term[0]):
-        if factor == 0:
-            continue
-        if total is None:
-            total = value if factor == 1 else e.b.fmul(value, constant(value.type, factor))
-        elif factor == -1:
-            total = e.b.fsub(total, value)
-        else:
-            term = value if factor == 1 else e.b.fmul(value, constant(value.type, factor))
-            total = e.b.fadd(total, term)
-    return total
 
 
 def _address(pointer: Ptr) -> Int:

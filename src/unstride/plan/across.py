@@ -19,8 +19,20 @@ from unstride.plan.phases import ONE_ROW, Phase, Tap, phases_of
 from unstride.plan.tables import Interned
 from unstride.problem import Structure
 
-__all__ = ["LAST_WIDTHS", "AcrossPlan", "find_planes", "line_cycles", "plan_across", "row_counts", "vector_count"]
+__all__ = [
+    "LAST_WIDTHS",
+    "OVERRUN",
+    "SLACK",
+    "AcrossPlan",
+    "find_planes",
+    "line_cycles",
+    "plan_across",
+    "row_counts",
+    "vector_count",
+]
 
+OVERRUN = 4  # vectors that the last tile of a line may write too many
+SLACK = 8  # vectors behind the strip that the last tile of a line may read
 LAST_WIDTHS = (1, 2, 4)  # vectors of the last tile of a line, besides the widest
 _FEW_ROWS = 8  # result columns of a group, up to which vectors of channels are no match
 _SOME_ROWS = 64  # up to which they are not, where their vectors would be a quarter empty

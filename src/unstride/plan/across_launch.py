@@ -10,15 +10,15 @@ from operator import itemgetter
 
 from unstride._lazy import lazy
 from unstride.plan.across import AcrossPlan, line_cycles
-from unstride.plan.cut import STREAM, STRIP_BYTES, Grid, largest
+from unstride.plan.cut import MOST_RESIDUES, STREAM, STRIP_BYTES, Grid
 from unstride.plan.job import Job, Panel
-from unstride.plan.launch import Launch, LaunchBuilder, round_up
+from unstride.plan.launch import Launch, LaunchBuilder
 from unstride.plan.machine import Machine
+from unstride.plan.shares import largest, round_up
 from unstride.problem import Problem
 
 __all__ = ["AcrossLaunch"]
 
-_MOST_RESIDUES = 32  # along x, without taps among them, whose lines wait for each other
 _LINE = 20.0  # cycles of a result row of a channel, beside its elements
 
 
@@ -35,7 +35,7 @@ class AcrossLaunch(LaunchBuilder):
     def fills_holes(self) -> bool:
         """Lines of x-phases without taps start as bias; whole rows without taps are not visited."""
         complete = all(axis.phases.complete for axis in (*self.outer, self.v))
-        return complete and self.x.phases.result_step <= _MOST_RESIDUES
+        return complete and self.x.phases.result_step <= MOST_RESIDUES
 
     @property
     def price(self) -> float | None:

@@ -17,16 +17,17 @@ from unstride.plan.direct import DirectPlan
 from unstride.plan.job import Panel
 from unstride.plan.machine import Machine
 from unstride.plan.phases import ONE_ROW
+from unstride.plan.shares import largest
 from unstride.problem import DTYPE_BYTES, Problem
 
-__all__ = ["STREAM", "STRIP_BYTES", "Cut", "Grid", "largest"]
+__all__ = ["MOST_RESIDUES", "STREAM", "STRIP_BYTES", "Cut", "Grid"]
 
 STRIP_BYTES = 240 * 1024
 _DEEP_STRIP_BYTES = (2**20, 2**22)  # where weights come from memory for every strip, few large strips are better
 _CALL, _CLIPPED_CALL = 60, 110  # cycles of listing a tile's rows; with sums that are read and written
 STREAM = 5.0  # bytes that a core gets from beyond its L2 in a cycle
 _STRAGGLE = 0.3  # of a task, that one thread may start or end later than the others
-_MOST_RESIDUES = 32  # of a position, without taps among them, for which an out strip has room
+MOST_RESIDUES = 32  # of a position, without taps among them, that wait for each other
 _LOW_TILES = ((0, 0), (2, 5), (4, 6), (8, 9))  # rows, and cycles of a step
 
 
@@ -71,7 +72,7 @@ class Cut:
         """Whether residues without taps are stored with the others, as part of an out strip that starts as bias."""
         steps = self.v.phases.result_step * self.x.phases.result_step
         whole = all(axis.phases.complete for axis in self.outer)
-        return whole and self.plan.through_strip and not self.plan.clipped and steps <= _MOST_RESIDUES
+        return whole and self.plan.through_strip and not self.plan.clipped and steps <= MOST_RESIDUES
 
     def best_grid(self) -> tuple[Grid, float]:
         """The cheapest way to cut the work, by a simple model of a core's cycles, and its cost."""
@@ -294,14 +295,3 @@ def _mostly_out_of_reach(axes: list[Axis]) -> bool:
     visited = prod(sum(high - low for low, high in axis.ranges(reach=False)) for axis in axes)
     reached = prod(sum(high - low for low, high in axis.ranges(reach=True)) for axis in axes)
     return visited > 2 * reached + 4096
-
-
-def largest(limit: int, fits: object) -> int:
-    """The largest value in [1, limit] that fits (1 if none does), made even over the pieces it cuts."""
-    assert callable(fits)
-    low, high = 1, max(1, limit)
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle - 1)
-    pieces = -(-max(1, limit) // low)
-    return -(-max(1, limit) // pieces)

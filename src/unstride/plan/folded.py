@@ -16,20 +16,20 @@ from math import prod
 from operator import itemgetter
 
 from unstride._lazy import lazy
-from unstride.plan.across import AcrossPlan, find_planes, line_cycles, row_counts
-from unstride.plan.cut import STREAM, Grid, largest
+from unstride.plan.across import OVERRUN, SLACK, AcrossPlan, find_planes, line_cycles, row_counts
+from unstride.plan.cut import STREAM, Grid
 from unstride.plan.direct import PanelSource, plan_direct
 from unstride.plan.job import Job, Panel, VRange
-from unstride.plan.launch import Launch, LaunchBuilder, round_up
+from unstride.plan.launch import Launch, LaunchBuilder
 from unstride.plan.machine import ISA, Machine
 from unstride.plan.phases import ONE_ROW, AxisPhases
+from unstride.plan.shares import largest, round_up
 from unstride.problem import Problem, Structure
 
 __all__ = ["FoldedLaunch", "FoldedPlan", "plan_folded"]
 
 _MOST_CHANNELS = 48  # of the result: with more, phases fill their vectors well enough
 _MOST_ROWS = 4096  # lines of products, and residues: with more, tables would be long
-_OVERRUN, _SLACK = 4, 8  # vectors that a line may write, and read, too many
 _STRIP_SHARE, _RING_SHARE = 8, 2  # of L2: for the source rows of a turn, and for products
 _CALL = 90.0  # cycles of one line of products, beside its steps
 _SUM, _SUM_VECTOR = 14.0, 1.6  # cycles of one line of sums, and of each vector of each of its taps
@@ -92,7 +92,6 @@ def plan_folded(structure: Structure, isa: ISA) -> FoldedPlan | None:
                     Panel.V_PHASES: rows.result_step,
                     Panel.OUTER_PHASE: index,
                     Panel.START: int(start == 0),
-                    Panel.FLUSH: int(start + len(columns) == len(elements)),
                     Panel.FLUSH_WIDTH: channels,
                 }
             )
@@ -203,7 +202,7 @@ class FoldedLaunch(LaunchBuilder):
 
         def ring(rows: int) -> Ring:
             groups = min(1 + -(-(span - 1) // rows), -(-height // rows))
-            pitch = round_up(rows * columns, self.lanes) + _OVERRUN * self.lanes
+            pitch = round_up(rows * columns, self.lanes) + OVERRUN * self.lanes
             # Lines a power of two apart would fall into one cache set.
             return Ring(rows, groups, pitch + (self.lanes if pitch * self.compute_bytes % 512 == 0 else 0))
 
@@ -253,16 +252,16 @@ class FoldedLaunch(LaunchBuilder):
         plan, grid = self.folded, self._best[0]
         base, ring = self.build(grid), self._ring(grid)
         depth = len(self.plan.planes) * self.plan.reduce_channels
-        line = round_up(grid.x_unit, self.lanes) + _OVERRUN * self.lanes
+        line = round_up(grid.x_unit, self.lanes) + OVERRUN * self.lanes
         height = grid.v_unit + self.v.phases.span - 1
         taps = max(len(v.taps) * len(x.taps) for v, x in product(self.v.phases.phases, self.x.phases.phases))
         integers = 2 * len(self.plan.planes) + max(2 * max(p[Panel.OUTER_COUNT] for p in plan.panels), taps)
         sizes = [
-            self.compute_bytes * (depth * ring.pitch + _SLACK * self.lanes),
+            self.compute_bytes * (depth * ring.pitch + SLACK * self.lanes),
             self.compute_bytes * plan.rows_per_chunk * line,
             8 * (integers + height),
             self.compute_bytes * line * self.x.phases.result_step,
-            self.compute_bytes * (plan.product_rows * ring.groups * ring.pitch + _SLACK * self.lanes),
+            self.compute_bytes * (plan.product_rows * ring.groups * ring.pitch + SLACK * self.lanes),
         ]
         places = [sum(map(round_up, sizes[:i])) for i in range(6)]
         fields = list(base.fields)

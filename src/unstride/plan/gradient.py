@@ -16,8 +16,9 @@ from itertools import pairwise, product
 from math import prod
 
 from unstride.plan.gradient_job import Block, Finish, GradientJob, Item, RowAxis, Segment, StripPanel, VectorPanel
-from unstride.plan.gradient_shape import GradientShape, GradientTile, even_parts, round_up
+from unstride.plan.gradient_shape import GradientShape, GradientTile, even_parts
 from unstride.plan.machine import Machine
+from unstride.plan.shares import round_up
 from unstride.problem import Problem
 
 __all__ = ["GradientPlan", "plan_gradient"]

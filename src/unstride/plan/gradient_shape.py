@@ -5,15 +5,15 @@ All of it follows from the problem and the machine, nothing from the number of t
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from math import isqrt, prod
 
 from unstride.plan.machine import ISA, Machine
+from unstride.plan.shares import largest, round_up
 from unstride.problem import Problem
 
-__all__ = ["GradientAxis", "GradientShape", "GradientTile", "even_parts", "round_up"]
+__all__ = ["GradientAxis", "GradientShape", "GradientTile", "even_parts"]
 
 _BOX_POSITIONS = 256  # long enough to pay for adding a tile to memory, short enough for its operands to stay in L1
 _SUMS_BYTES = 1 << 20  # of one block
@@ -187,8 +187,8 @@ class GradientShape:
             pixels = rows * columns * small + rows * self.strip_columns(columns) * large
             return rows * columns <= _BOX_POSITIONS and pixels * self.compute_bytes <= self.strip_bytes
 
-        columns = _largest(self.x.x, lambda n: fits(1, n))
-        rows = _largest(self.row_count, lambda n: fits(n, columns)) if columns == self.x.x else 1
+        columns = largest(self.x.x, lambda n: fits(1, n))
+        rows = largest(self.row_count, lambda n: fits(n, columns)) if columns == self.x.x else 1
         return rows, columns
 
     def strip_columns(self, columns: int) -> int:
@@ -236,21 +236,7 @@ def even_parts(count: int, most: int, multiple: int = 1) -> list[tuple[int, int]
     return [(low, high - low) for low, high in pairwise(bounds)]
 
 
-def round_up(value: int, multiple: int) -> int:
-    return -(-value // multiple) * multiple
-
-
 def _share(count: int, most: int, multiple: int) -> int:
     """A part of `count`: at most about `most`, whole multiples, and of about equal size."""
     parts = -(-count // max(multiple, most))
     return min(count, round_up(-(-count // parts), multiple))
-
-
-def _largest(limit: int, fits: Callable[[int], bool]) -> int:
-    """The largest value in [1, limit] that fits (1 if none does), made even over the pieces it cuts."""
-    low, high = 1, max(1, limit)
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle - 1)
-    pieces = -(-max(1, limit) // low)
-    return -(-max(1, limit) // pieces)

@@ -10,9 +10,10 @@ from unstride.plan.direct import DirectPlan
 from unstride.plan.job import Job, Outer, Panel, VRange
 from unstride.plan.machine import Machine
 from unstride.plan.phases import Tap
+from unstride.plan.shares import round_up
 from unstride.problem import DTYPE_BYTES, Problem
 
-__all__ = ["Launch", "LaunchBuilder", "plan_launch", "round_up"]
+__all__ = ["Launch", "LaunchBuilder", "plan_launch"]
 
 _NOWHERE = (0, 0, 0, 0)
 
@@ -221,7 +222,3 @@ def _strides(problem: Problem, shape: tuple[int, ...]) -> list[int]:
     if problem.data_layout == "NXC":
         strides = [strides[0], strides[-1], *strides[1:-1]]
     return strides if problem.rank > 1 else [*strides[:2], 0, strides[2]]
-
-
-def round_up(count: int, multiple: int = 256) -> int:
-    return -(-count // multiple) * multiple

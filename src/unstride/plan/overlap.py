@@ -16,8 +16,9 @@ from operator import itemgetter
 from unstride.plan.cut import STREAM, Grid
 from unstride.plan.direct import DirectPlan, PanelSource, plan_direct
 from unstride.plan.job import Job, Panel
-from unstride.plan.launch import Launch, LaunchBuilder, round_up
+from unstride.plan.launch import Launch, LaunchBuilder
 from unstride.plan.machine import ISA
+from unstride.plan.shares import round_up
 from unstride.problem import Structure
 
 __all__ = ["OverlapLaunch", "plan_overlap"]

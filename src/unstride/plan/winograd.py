@@ -187,7 +187,8 @@ def plan_winograd(structure: Structure, isa: ISA, *, fast: bool = False) -> Wino
     if direct.reduce_channels < least or columns < narrowest or gain < 1.25 or fill > 1.34:
         return None
     planes = prod(axis.count for axis in residues)
-    shared = f"one input transform for {direct.phase_count} phases"
+    phases = direct.phase_count
+    shared = f"one input transform for {phases} phase{'s' * (phases > 1)}"
     if structure.direction == "gather" or planes > 1:
         shared = f"the source as {planes} planes"
     reason = f"{gain:.2f} times fewer multiplications; {shared}"

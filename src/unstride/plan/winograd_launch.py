@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise, product
 from math import prod
+from operator import itemgetter
 
 from unstride._lazy import lazy
-from unstride.plan.cut import STREAM, Grid, largest
+from unstride.plan.cut import STREAM, Grid
 from unstride.plan.job import Job, Panel
-from unstride.plan.launch import Launch, LaunchBuilder, round_up
+from unstride.plan.launch import Launch, LaunchBuilder
 from unstride.plan.machine import Machine
+from unstride.plan.shares import even_share, largest, round_up
 from unstride.plan.winograd import WinogradPlan
 from unstride.problem import Problem
 
@@ -156,7 +158,7 @@ class WinogradLaunch(LaunchBuilder):
         for units in self._candidates():
             if best is not None and not self._has_room(units):
                 continue
-            price = min(self._slowest(units, blocks, 2) for blocks in self._block_choices(2))
+            price = self._cheapest_blocks(units, 2)[0]
             if best is None or price < best[0]:
                 best = price, units
         assert best is not None
@@ -173,7 +175,7 @@ class WinogradLaunch(LaunchBuilder):
         (tiles_v, tiles_x), least = self._tiles_by_axis(), self.winograd.direct.tile.rows
         least, most = -(-least // self._spread), max(1, _MOST_TILES // self._spread)
         room = self.machine.l2_bytes // (self._tile_bytes * self._spread)
-        x_tiles = _even_share(tiles_x, min(most, max(least, room)))
+        x_tiles = even_share(tiles_x, min(most, max(least, room)))
         heights = {min(v, tiles_v) for v in range(1, 7)} | {-(-tiles_v // pieces) for pieces in range(1, 17)}
         shapes = [(1, v, x_tiles) for v in sorted(heights)]
         shapes += [
@@ -208,27 +210,29 @@ class WinogradLaunch(LaunchBuilder):
 
     def _winograd_grid(self) -> Grid:
         units = self._best_units[1]
-        blocks = min(self._block_choices(self.threads), key=lambda blocks: self._slowest(units, blocks, self.threads))
-        return self._grid(units, blocks)
+        return self._grid(units, self._cheapest_blocks(units, self.threads)[1])
 
     def _grid(self, units: Units, blocks: tuple[int, ...]) -> Grid:
         v, x = units.v_tiles * self._tile_steps[0], units.x_tiles * self._tile_steps[1]
         return Grid(units.images, v, x, blocks)
 
-    def _block_choices(self, threads: int) -> list[tuple[int, ...]]:
-        return [self._panel_blocks(count) for count in range(1, 4 * threads + 1)]
+    def _cheapest_blocks(self, units: Units, threads: int) -> tuple[float, tuple[int, ...]]:
+        """What the busiest thread spends if panels are cut in the best way, and that.
 
-    def _slowest(self, units: Units, blocks: tuple[int, ...], threads: int) -> float:
-        """What the busiest thread spends; every block of panels transforms the source anew.
-
-        Units at an edge and blocks may be smaller than others: the thread that ends last may have had the largest.
+        Every block of panels transforms the source anew. Units at an edge and blocks may be smaller than others: the
+        thread that ends last may have had the largest.
         """
         before, products, after = self._costs(units)
-        products += self._streamed(units, len(blocks))
         share = self._tiles_of(units) / self._tiles
-        each = (before + (products + after) / len(blocks)) / units.count
-        most = (before + (products + after) * self._largest_share(blocks)) * share
-        return (-(-units.count * len(blocks) // threads) - 1) * each + most
+
+        def slowest(blocks: tuple[int, ...]) -> float:
+            panels = products + after + self._streamed(units, len(blocks))
+            each = (before + panels / len(blocks)) / units.count
+            most = (before + panels * self._largest_share(blocks)) * share
+            return (-(-units.count * len(blocks) // threads) - 1) * each + most
+
+        choices = dict.fromkeys(self._panel_blocks(count) for count in range(1, 4 * threads + 1))
+        return min(((slowest(blocks), blocks) for blocks in choices), key=itemgetter(0))
 
     def _largest_share(self, blocks: tuple[int, ...]) -> float:
         """Of all columns, the share of the largest block of panels."""
@@ -282,9 +286,3 @@ class WinogradLaunch(LaunchBuilder):
         read = weights * (far + (units.count - far) / 8) / STREAM
         again = source * len(self.winograd.panels) / self._at_once(tiles) * units.count / (4 * STREAM)
         return (read if weights > l2 // 2 else 0.0) + (again if source > 3 * l2 // 4 else 0.0)
-
-
-def _even_share(total: int, most: int) -> int:
-    """The largest even share of `total` that is at most `most`."""
-    pieces = -(-total // max(1, most))
-    return -(-total // pieces)

@@ -1,0 +1,41 @@
+"""How sizes are cut into even parts, and rounded up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+__all__ = ["even_share", "largest", "round_up"]
+
+
+def round_up(value: int, multiple: int = 256) -> int:
+    """The next multiple; of 256 bytes for what shares a scratch buffer.
+
+    >>> round_up(17, 16), round_up(1)
+    (32, 256)
+    """
+    return -(-value // multiple) * multiple
+
+
+def even_share(total: int, most: int) -> int:
+    """The largest even share of `total` that is at most `most`.
+
+    >>> even_share(10, 4)  # three pieces
+    4
+    >>> even_share(10, 6)
+    5
+    """
+    pieces = -(-max(1, total) // max(1, most))
+    return -(-max(1, total) // pieces)
+
+
+def largest(limit: int, fits: Callable[[int], bool]) -> int:
+    """The largest value in [1, limit] that fits (1 if none does), made even over the pieces it cuts.
+
+    >>> largest(10, lambda n: n * n <= 40)
+    5
+    """
+    low, high = 1, max(1, limit)
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle - 1)
+    return even_share(limit, low)
