@@ -22,6 +22,7 @@ from unstride.plan.direct import DirectPlan, plan_direct
 from unstride.plan.folded import plan_folded
 from unstride.plan.machine import ISA, ISAS
 from unstride.plan.overlap import plan_overlap
+from unstride.plan.spread import plan_spread
 from unstride.problem import DATA_LAYOUTS, DTYPE_BYTES, Structure
 from unstride.runtime import elf, engine
 
@@ -37,6 +38,7 @@ KINDS = {
     "clipped_depthwise": (64, 1, 1, 3),
     "across": (1, 16, 2, 4),
     "folded": (1, 16, 3, 5),
+    "spread": (64, 1, 1, 3),
     "winograd": (1, 64, 64, 4),
     "fast": (1, 64, 64, 5),
 }
@@ -61,7 +63,7 @@ class Target:
     @property
     def exists(self) -> bool:
         """Vectors run across x in NCX only."""
-        return self.layout == "NCX" or self.kind not in ("across", "folded")
+        return self.layout == "NCX" or self.kind not in ("across", "folded", "spread")
 
     @property
     def plan(self) -> Plan:
@@ -70,8 +72,9 @@ class Target:
         structure = Structure(*head, (kernel, kernel), (2, 2), (1, 1))
         accuracy = {"winograd": "standard", "fast": "fast"}.get(self.kind, "strict")
         special = special_plan(structure, self.isa, accuracy) if self.kind in ("across", "winograd", "fast") else None
-        if self.kind in ("overlap", "folded"):
-            special = (plan_overlap if self.kind == "overlap" else plan_folded)(structure, self.isa)
+        planners = {"overlap": plan_overlap, "folded": plan_folded, "spread": plan_spread}
+        if self.kind in planners:
+            special = planners[self.kind](structure, self.isa)
         ways = {"clipped": self.kind.startswith("clipped"), "banded": self.kind == "banded"}
         return special or plan_direct(structure, self.isa, **ways)
 

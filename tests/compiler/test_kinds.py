@@ -51,6 +51,16 @@ TELLING = [
     "gather f32 NXC GIOX n2 g1 i64 o19 x10x13 k5x3 s1x1 d2x3 b3x1 y14x17",
     "gather f32 NCX GIOX n1 g1 i66 o16 x3x12x9 k2x5x5 s1x1x1 d1x1x2 b0x2x3 y4x12x11",
     "scatter f32 NCX GIOX n1 g1 i130 o64 x50 k5 s1 d3 b4 y54",
+    "scatter f32 NCX GIOX n2 g5 i1 o1 x9x21 k4x4 s2x2 d1x1 b1x1 y18x42",
+    "scatter f32 NCX GIOX n1 g3 i1 o1 x4x5x19 k3x3x3 s2x2x2 d1x1x1 b1x1x0 y7x9x39",
+    "scatter f32 NCX GIOX n1 g2 i1 o2 x7x40 k7x5 s3x3 d1x2 b2x4 y25x121",
+    "scatter f32 NCX GIOX n1 g3 i1 o1 x9x17 k8x8 s4x4 d1x1 b2x3 y36x68",
+    "scatter f32 NCX GIOX n1 g2 i2 o1 x6x15 k10x10 s5x5 d1x1 b-1x2 y36x77",
+    "scatter f32 NCX GIOX n1 g2 i1 o1 x5x7 k32x32 s16x16 d1x1 b3x5 y93x120",
+    "scatter f32 NCX GIOX n2 g2 i1 o1 x3000 k9 s2 d3 b5 y6021",
+    "scatter f32 NCX GIOX n1 g4 i1 o1 x6x13 k2x2 s3x4 d1x1 b0x1 y18x49",
+    "gather f32 NCX GIOX n1 g3 i1 o1 x9x33 k3x4 s2x2 d1x1 b1x1 y18x66",
+    "gather f32 NCX GIOX n1 g3 i2 o1 x5x9x20 k3x3x5 s1x2x1 d1x1x2 b1x1x4 y5x18x20",
 ]
 
 
@@ -76,7 +86,7 @@ def test_strict_results_are_the_same_bits_by_every_kernel() -> None:
         results = _strict_results(case)
         kinds |= results.keys()
         assert len({result.tobytes() for result in results.values()}) == 1, case
-    assert kinds == {"direct", "banded", "clipped", "across"}
+    assert kinds == {"direct", "banded", "clipped", "spread", "across"}
 
 
 def _strict_results(case: cases.Case) -> dict[str, np.ndarray]:

@@ -105,6 +105,7 @@ def test_scratch_of_every_workload_is_at_most_16_mib() -> None:
         "overlap-add",
         "across x",
         "folded across x",
+        "spread across x",
         "winograd",
     }
 

@@ -58,6 +58,7 @@ _DEPTHWISE = ((17, 1, 1), (40, 1, 1), (16, 1, 1), (70, 1, 1), (29, 1, 1), (33, 1
 _WINOGRAD = ((1, 16, 64), (1, 17, 70), (1, 32, 80), (1, 33, 65), (1, 128, 64))
 _NARROW = ((1, 5, 3), (1, 2, 1), (1, 17, 2), (1, 3, 4), (6, 1, 1), (3, 2, 2), (1, 3, 6), (1, 2, 12), (1, 4, 7))
 _FEW = ((1, 5, 3), (1, 17, 1), (1, 3, 17), (2, 3, 5), (1, 128, 2), (3, 2, 7), (1, 9, 16), (1, 4, 33), (1, 40, 2))
+_SPREAD = ((17, 1, 1), (6, 1, 1), (1, 1, 1), (3, 2, 2), (5, 1, 3), (2, 3, 1), (1, 2, 1), (40, 1, 1))
 _SUMMED = tuple((1, n, n) for n in (*range(1, 19), 31, 32, 33, 40))
 FAMILIES = (
     Family("direct f32 nxc *2", "direct", "NXC", channels=_EVEN_DEEP),
@@ -69,6 +70,8 @@ FAMILIES = (
     Family("direct f16 nxc *2 banded", "banded", "NXC", channels=_EVEN_DEEP, dtype="f16", weight=2),
     Family("direct f32 ncx * overlapping", "overlap", "NCX", "standard", _FEW, weight=4),
     Family("folded f32 *", "folded", "NCX", "standard", _FEW, weight=3),
+    Family("spread f32 none scatter k3 s2 d1", "spread", "NCX", "standard", _SPREAD, weight=2),
+    Family("spread f32 none scatter k9 s8 d1", "spread", "NCX", "standard", _SPREAD, weight=2),
     Family("depthwise f32 nxc *", "direct", "NXC", channels=_DEPTHWISE),
     Family("across f32 *", "across", "NCX", "standard", _NARROW, weight=3),
     Family("winograd * f32 nxc *", "winograd", "NXC", "standard", _WINOGRAD, weight=2),
@@ -192,7 +195,7 @@ def _case(family: Family, rng: Random, seed: int) -> Case:
     """A small problem of any geometry with channels of the family."""
     while True:
         groups, ci, co = channels = rng.choice(family.channels)
-        p = _geometry(rng, channels)
+        p = _for_spread(rng, family.key) if family.kind == "spread" else _geometry(rng, channels)
         if channels in _WINOGRAD and p.direction == "gather":
             ci, co = co, ci  # the second are the columns of the product, which must be many
         p = replace(p, dtype=family.dtype, data_layout=family.layout, groups=groups, ci=ci, co=co)
@@ -220,6 +223,20 @@ def _long_lines(rng: Random) -> Problem:
         (b0, y0), (b1, y1) = ((rng.randint(-2, 2), rng.randint(1, 6)) for _ in range(2))
         rows = f"x2x2x2x{x} k3x2x2x{k} s2x{rng.choice((1, 2))}x1x{s} d1x1x1x{d} b{b0}x{b1}x0x0 y{y0}x{y1}x3x{y}"
     return Problem.parse(f"scatter f32 NCX GIOX n{rng.choice((1, 1, 2))} g1 i1 o1 {rows}")
+
+
+def _for_spread(rng: Random, key: str) -> Problem:
+    """The last axis of the family, with rows of every length; any phases and borders of one to three other axes."""
+    k, s, _ = (int(word[1:]) for word in key.split()[-3:])
+    x, b = rng.randint(1, rng.choice((9, 40, 330))), rng.randint(-s - 1, k + 1)
+    axes = [(x, k, s, b, max(1, s * (x - 1) + k - b + rng.randint(-s - 1, s + 1)))]
+    for _ in range(rng.choice((0, 1, 1, 1, 2, 2, 3))):
+        size, kernel, stride, begin = rng.randint(1, 6), rng.randint(1, 4), rng.randint(1, 3), rng.randint(-2, 2)
+        axes.insert(0, (size, kernel, stride, begin, rng.randint(1, stride * size + kernel + 1)))
+    sizes, kernels, strides, begins, results = ("x".join(map(str, column)) for column in zip(*axes, strict=True))
+    ones = "x".join("1" for _ in axes)
+    head = f"scatter f32 NCX GIOX n{rng.choice((1, 1, 2))} g1 i1 o1"
+    return Problem.parse(f"{head} x{sizes} k{kernels} s{strides} d{ones} b{begins} y{results}")
 
 
 def _for_winograd(rng: Random) -> Problem:

@@ -68,7 +68,7 @@ def receptive_sets(tally: Tally, full: bool) -> None:
                 tally.add(f"non-finite values, {name}", fault)
 
 
-SPECIAL = ("winograd", "across", "folded", "depthwise")
+SPECIAL = ("winograd", "across", "folded", "spread", "depthwise")
 
 
 def algorithm(case: Case) -> str:
@@ -82,8 +82,9 @@ def special_cases(name: str, count: int) -> Iterator[Case]:
     rng, found = Random(name), 0
     channels = {
         "winograd": ("g1 i16 o64", "g1 i32 o80"),
-        "across": ("g1 i2 o3", "g6 i1 o1"),
+        "across": ("g1 i2 o3", "g3 i5 o1"),
         "folded": ("g1 i9 o1", "g1 i17 o3"),
+        "spread": ("g6 i1 o1", "g2 i2 o1"),
         "depthwise": ("g20 i1 o1",),
     }
     for _ in range(50 * count):

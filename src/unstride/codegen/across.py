@@ -16,12 +16,12 @@ from typing import Any, ClassVar, Self
 
 from unstride.codegen import ir
 from unstride.codegen.activation import activate, slope_vector
-from unstride.codegen.box import Box
 from unstride.codegen.direct import Callee
-from unstride.codegen.emit import I32, I64, PTR, Emitter, Int, Ptr, size_of, vector
+from unstride.codegen.emit import I64, PTR, Emitter, Int, Ptr, size_of, vector
+from unstride.codegen.line_strip import LineStrip
 from unstride.codegen.numbers import LINE_BYTES, Numbers, constant
-from unstride.codegen.strips import emit_narrow, emit_padded, in_vectors, transpose_block
-from unstride.plan.across import LAST_WIDTHS, OVERRUN, SLACK, AcrossPlan, row_counts, vector_count
+from unstride.codegen.strips import emit_narrow, in_vectors, transpose_block, weave
+from unstride.plan.across import LAST_WIDTHS, OVERRUN, AcrossPlan, row_counts, vector_count
 from unstride.plan.job import Job, Panel, VRange
 from unstride.plan.machine import ISA
 
@@ -175,7 +175,7 @@ class Line:
 
     def _woven(self, first: list[Any], second: list[Any]) -> list[Any]:
         """Two phases of one channel, element by element in turn."""
-        return [half for pair in zip(first, second, strict=True) for half in _interleaved(self.e, *pair)]
+        return [half for pair in zip(first, second, strict=True) for half in weave(self.e, list(pair))]
 
     def _store(self, lines: list[list[Any]], x: Int) -> None:
         for m, line in enumerate(lines):
@@ -189,13 +189,11 @@ class Line:
         return slope_vector(self.e, self.args, LineArgs.SLOPE_BITS, self.numbers)
 
 
-class AcrossDriver(Box):
+class AcrossDriver(LineStrip):
     def __init__(self, module: Any, numbers: Numbers, heights: tuple[int, ...]) -> None:
         self.weave = _emit_weave(module, numbers)
         self.narrow = emit_narrow(module, numbers)
-        if numbers.isa.masked:
-            self.padded = emit_padded(module, numbers)
-        super().__init__(module, numbers, channel_major=False)
+        super().__init__(module, numbers)
         self.heights = heights
 
     def emit(self) -> None:
@@ -206,6 +204,7 @@ class AcrossDriver(Box):
         self.line_args.store(LineArgs.SLOPE_BITS, self.get(Job.SLOPE_BITS))
         self.line_args.store(LineArgs.CHANNEL_PITCH, self.channel_pitch)
         self.line_args.store(LineArgs.COUNT, e.select(self.flat, self.x_pitch * (self.v1 - self.v0), self.x1 - self.x0))
+        self.list_planes()
         for image in e.range(self.images):
             self.filled = e.var(-1)  # the first source channel of the group in the strip
             for panel in self.panels():
@@ -227,63 +226,11 @@ class AcrossDriver(Box):
         self.x_pitch = e.select(self.flat, count, (count + (lanes - 1)) & -lanes)
         self.line_pitch = (((self.v1 - self.v0) * self.x_pitch + (lanes - 1)) & -lanes) + OVERRUN * lanes
 
-    def _fill_group(self, panel: Ptr, image: Int) -> None:
-        e = self.e
-        self.list_planes()
-        end = self.strip + panel.int(Panel.RUN) * self.channel_pitch
-        e.call(self.zero, end, e.int(SLACK * self.numbers.lanes))
-        source = e.ptr(self.get(Job.SOURCE), self.numbers.stored) + image * self.get(Job.SOURCE_N_STRIDE)
-        for c in e.range(panel.int(Panel.RUN)):
-            channel = source + (panel.int(Panel.CHANNEL) + c) * self.get(Job.SOURCE_C_STRIDE)
-            for plane in e.range(self.get(Job.PLANE_COUNT)):
-                with e.when(self.planes_alive.int(plane).differs(0)):
-                    target = self.strip + (c * self.channel_pitch + plane * self.plane_pitch)
-                    start = channel + self.plane_offsets.int(plane)
-                    with e.either(self.flat) as (then, otherwise):
-                        with then:
-                            first, count = self.source_v * self.get(Job.SOURCE_V_STRIDE), self.rows * self.columns
-                            e.call(self.copy, target, start + first, count)
-                            e.call(self.zero, target + count, self.plane_pitch - count)
-                        with otherwise:
-                            self._fill_plane(target, start)
-
-    def _fill_plane(self, target: Ptr, source: Ptr) -> None:
-        """Fill the lines of a channel of the box, with zeros for rows that do not exist."""
-        e = self.e
-        top = e.min(e.max(0 - self.source_v, 0), self.rows)
-        bottom = e.max(e.min(self.get(Job.SOURCE_V_SIZE) - self.source_v, self.rows), top)
-        with e.when(top > 0):
-            e.call(self.zero, target, top * self.row_pitch)
-        self.fill_lines(target + top * self.row_pitch, source, self.source_v + top, bottom - top)
-        with e.when(bottom < self.rows):
-            e.call(self.zero, target + bottom * self.row_pitch, (self.rows - bottom) * self.row_pitch)
-
-    def fill_lines(self, target: Ptr, source: Ptr, v: Int, count: Int) -> None:
-        """Fill so many lines of a channel, from source row v on; they exist, but not all of their columns may."""
-        e, stride = self.e, self.get(Job.SOURCE_V_STRIDE)
-        left = e.min(e.max(0 - self.source_x, 0), self.columns)
-        right = e.max(e.min(self.get(Job.SOURCE_X_SIZE) - self.source_x, self.columns), left)
-        line = source + v * stride
-        if self.numbers.isa.masked:
-            e.call(self.padded, target, line + self.source_x, left, right, self.row_pitch, count, stride)
-            return
-        for row in e.range(count):
-            self._fill_line(target + row * self.row_pitch, line + row * stride, left, right)
-
-    def _fill_line(self, target: Ptr, source: Ptr, left: Int, right: Int) -> None:
-        e = self.e
-        with e.when(left > 0):
-            e.call(self.zero, target, left)
-        with e.when(right > left):
-            e.call(self.copy, target + left, source + (self.source_x + left), right - left)
-        # To the end of the last vector: what happens to lie there may be subnormal, which is slow to multiply.
-        e.call(self.zero, target + right, self.row_pitch - right)
-
     def _panel(self, panel: Ptr, image: Int) -> None:
         e = self.e
         channel = panel.int(Panel.CHANNEL)
         with e.when(self.filled.get().differs(channel)):
-            self._fill_group(panel, image)
+            self.fill_group(panel, image)
             self.filled.set(channel)
         offset, alive = self.result_offset(panel)
         with e.when(alive.differs(0)):
@@ -439,13 +386,6 @@ class AcrossDriver(Box):
                             e.call(self.narrow, target + left, woven + left, right - left)
 
 
-def _interleaved(e: Emitter, first: Any, second: Any) -> list[Any]:
-    """Two vectors, element by element in turn, as two vectors."""
-    lanes = first.type.count
-    orders = [[start + i // 2 + (i % 2) * lanes for i in range(lanes)] for start in (0, lanes // 2)]
-    return [e.b.shuffle_vector(first, second, ir.Constant(ir.VectorType(I32, lanes), order)) for order in orders]
-
-
 def _emit_weave(module: Any, numbers: Numbers) -> Any:
     """weave(target, source, pitch, step, count): target[x*step + r] = source[r*pitch + x]; not one element more."""
     e = Emitter(module, "weave", [PTR, PTR, I64, I64, I64], internal=True)
@@ -457,7 +397,7 @@ def _emit_weave(module: Any, numbers: Numbers) -> Any:
         with then:
             for x, lanes in in_vectors(e, count, numbers.lanes):
                 pair = [(source + (x + pitch * i)).load(0, lanes) for i in range(2)]
-                for i, value in enumerate(_interleaved(e, *pair) if lanes else pair):
+                for i, value in enumerate(weave(e, pair) if lanes else pair):
                     target.store(x * 2 + i * max(1, lanes), value)
         with otherwise, e.either(e.b.and_(step >= small, count >= small)) as (blocks, elements):
             with blocks:

@@ -194,10 +194,14 @@ class Box:
 
     def result_offset(self, panel: Ptr) -> tuple[Int, Int]:
         """Result offset of a panel's outer phase at this task's outer position, and 1 if it is inside the result."""
+        return self.phase_offset(panel.int(Panel.OUTER_PHASE))
+
+    def phase_offset(self, phase: Int) -> tuple[Int, Int]:
+        """The same, of an outer phase by its number."""
         e = self.e
         offset, alive, rest = e.var(0), e.var(1), e.var(self.outer_index)
         count = self.get(Job.OUTER_COUNT)
-        phases = self.plan + self.get(Job.OUTER_PHASES) + panel.int(Panel.OUTER_PHASE) * count
+        phases = self.plan + self.get(Job.OUTER_PHASES) + phase * count
         axes = self.sizes + self.get(Job.OUTER_AXES)
         for i in e.range(count):
             axis = axes + i * len(Outer)

@@ -10,10 +10,20 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from unstride.codegen import ir
-from unstride.codegen.emit import I32, I64, PTR, Emitter, Int, Ptr
-from unstride.codegen.numbers import Numbers, constant
+from unstride.codegen.emit import I32, I64, PTR, Emitter, Int, Ptr, size_of
+from unstride.codegen.numbers import LINE_BYTES, Numbers, constant
 
-__all__ = ["emit_copy", "emit_narrow", "emit_padded", "emit_transpose", "emit_zero", "in_vectors", "transpose_block"]
+__all__ = [
+    "emit_copy",
+    "emit_narrow",
+    "emit_padded",
+    "emit_stream",
+    "emit_transpose",
+    "emit_zero",
+    "in_vectors",
+    "transpose_block",
+    "weave",
+]
 
 
 def in_vectors(e: Emitter, count: Int, lanes: int) -> Iterator[tuple[Int, int]]:
@@ -77,6 +87,29 @@ def emit_narrow(module: Any, numbers: Numbers) -> Any:
     count, lanes = e.arg_int(2), numbers.lanes
     for i, width in in_vectors(e, count, lanes):
         numbers.store(target, i, source.load(i, width))
+    e.ret()
+    return e.function
+
+
+def emit_stream(module: Any, numbers: Numbers) -> Any:
+    """stream(target, source, count): stored elements, whole lines past the caches; both lie alike within a line."""
+    e = Emitter(module, "stream", [PTR, PTR, I64], internal=True)
+    target = e.arg_ptr(0, numbers.stored, noalias=True)
+    source = e.arg_ptr(1, numbers.stored, noalias=True)
+    count, size = e.arg_int(2), size_of(numbers.stored)
+    lanes = numbers.isa.vector_bytes // size
+    address = Int(e, e.b.ptrtoint(target.value, I64))
+    head = e.min(((0 - address) & (LINE_BYTES - 1)) // size, count)
+    lines = (count - head) & -(LINE_BYTES // size)
+
+    def keep(first: Int, number: Int) -> None:
+        for i, width in in_vectors(e, number, min(4, lanes)):
+            target.store(first + i, source.load(first + i, width))
+
+    keep(e.int(0), head)
+    for i in e.range(head, head + lines, lanes):
+        target.stream(i, source.load(i, lanes))
+    keep(head + lines, count - head - lines)
     e.ret()
     return e.function
 
@@ -159,3 +192,34 @@ def transpose_block(e: Emitter, lines: list[Any]) -> list[Any]:
             lines = [e.unseen(line, "v") for line in lines]
         distance //= 2
     return lines
+
+
+def weave(e: Emitter, lines: list[Any]) -> list[Any]:
+    """Vectors whose elements take turns: the first of each, the second of each, and so on, as so many vectors."""
+    count = len(lines)
+    if count == 1:
+        return lines
+    if count % 2 == 0:
+        first, second = (weave(e, lines[start::2]) for start in (0, 1))
+        return [half for pair in zip(first, second, strict=True) for half in _take_turns(e, *pair)]
+    lanes = lines[0].type.count
+    woven = []
+    for start in range(0, count * lanes, lanes):
+        turns = [divmod(start + lane, count) for lane in range(lanes)]
+        value = lines[0]
+        for k in range(1, count):
+            # Elements of the lines before k are in their lanes already.
+            order = [
+                lanes + element if line == k else lane if k > 1 else element
+                for lane, (element, line) in enumerate(turns)
+            ]
+            value = e.b.shuffle_vector(value, lines[k], ir.Constant(ir.VectorType(I32, lanes), order))
+        woven.append(value)
+    return woven
+
+
+def _take_turns(e: Emitter, first: Any, second: Any) -> list[Any]:
+    """Two vectors, element by element in turn, as two vectors."""
+    lanes = first.type.count
+    orders = [[start + i // 2 + (i % 2) * lanes for i in range(lanes)] for start in (0, lanes // 2)]
+    return [e.b.shuffle_vector(first, second, ir.Constant(ir.VectorType(I32, lanes), order)) for order in orders]

@@ -14,6 +14,7 @@ from unstride.plan.folded import FoldedLaunch, FoldedPlan, plan_folded
 from unstride.plan.launch import Launch, LaunchBuilder
 from unstride.plan.machine import ISA, Machine
 from unstride.plan.overlap import OverlapLaunch, plan_overlap
+from unstride.plan.spread import SpreadLaunch, SpreadPlan, plan_spread
 from unstride.plan.winograd import WinogradPlan, plan_winograd
 from unstride.plan.winograd_launch import WinogradLaunch
 from unstride.problem import Problem, Structure
@@ -22,13 +23,21 @@ __all__ = ["KINDS", "SCALE", "Plan", "Plans", "choose", "special_plan"]
 
 Plan = DirectPlan | WinogradPlan | AcrossPlan
 
-KINDS = ("direct", "banded", "clipped", "overlap", "folded", "winograd", "across")
+KINDS = ("direct", "banded", "clipped", "overlap", "folded", "spread", "winograd", "across")
 
 # How much longer than its model says a kernel takes, relative to the direct one: the median over random layers that are
 # in no list, by `python -m unstride.bench.learn`. The models know caches and registers; this is what they leave out.
 SCALE = {
-    "avx512": {"overlap": 0.92, "folded": 0.84, "winograd": 1.08, "across": 0.89},
-    "avx2": {"banded": 0.95, "clipped": 0.85, "overlap": 0.85, "folded": 0.94, "winograd": 1.05, "across": 1.1},
+    "avx512": {"overlap": 0.92, "folded": 0.84, "spread": 0.85, "winograd": 1.08, "across": 0.89},
+    "avx2": {
+        "banded": 0.95,
+        "clipped": 0.85,
+        "overlap": 0.85,
+        "folded": 0.94,
+        "spread": 1.0,
+        "winograd": 1.05,
+        "across": 1.1,
+    },
 }
 
 # What another kernel than the one for large maps must gain, in cycles: it has to be compiled and packed for. The direct
@@ -38,10 +47,18 @@ _ANOTHER = 40_000.0
 
 def special_plan(structure: Structure, isa: ISA, accuracy: str) -> WinogradPlan | AcrossPlan | None:
     """A plan that may beat the direct one, if there is one."""
+    if spread_plan(structure, isa, accuracy) is not None:
+        return None
     across = plan_across(structure, isa)
     if across is not None or accuracy == "strict":
         return across
     return plan_winograd(structure, isa, fast=accuracy == "fast")
+
+
+def spread_plan(structure: Structure, isa: ISA, accuracy: str) -> SpreadPlan | None:
+    """The plan that spreads pixels over lanes; it beats any across x. Strict results need the order of all others."""
+    alone = structure.ci * structure.co == 1
+    return plan_spread(structure, isa) if alone or accuracy != "strict" else None
 
 
 class Plans:
@@ -78,13 +95,17 @@ class Plans:
         return None if self.strict else plan_folded(self.structure, self.isa)
 
     @lazy
+    def spread(self) -> SpreadPlan | None:
+        return spread_plan(self.structure, self.isa, "strict" if self.strict else "standard")
+
+    @lazy
     def banded(self) -> DirectPlan:
         return plan_direct(self.structure, self.isa, banded=True)
 
     def of(self, kind: str) -> Plan:
         found = (
             getattr(self, kind)
-            if kind in ("direct", "banded", "clipped", "overlap", "folded", "left")
+            if kind in ("direct", "banded", "clipped", "overlap", "folded", "spread", "left")
             else self.special
         )
         assert found is not None
@@ -106,6 +127,9 @@ class Plans:
         folded = FoldedLaunch(self.folded, problem, machine, 1).price if self.folded else None
         if folded is not None:
             found["folded"] = folded
+        spread = SpreadLaunch(self.spread, problem, machine, 1).price if self.spread else None
+        if spread is not None:
+            found["spread"] = spread
         if isinstance(self.special, WinogradPlan):
             price = WinogradLaunch(self.special, problem, machine, 1).price
         elif isinstance(self.special, AcrossPlan):
@@ -120,6 +144,8 @@ class Plans:
 
     def preferred(self, machine: Machine) -> str:
         """The kind that computes large maps."""
+        if self.spread:
+            return "spread"
         usual = self.kind_of_special if self.special else "banded" if self.direct.best_in_bands else "direct"
         if machine not in self._preferred:
             may_fold = self.overlap or self.folded
@@ -149,6 +175,8 @@ class Plans:
             return WinogradLaunch(plan, problem, machine, threads).launches()
         if isinstance(plan, FoldedPlan):
             return (FoldedLaunch(plan, problem, machine, threads).launch(),)
+        if isinstance(plan, SpreadPlan):
+            return (SpreadLaunch(plan, problem, machine, threads).launch(),)
         if isinstance(plan, AcrossPlan):
             return (AcrossLaunch(plan, problem, machine, threads).launch(),)
         if plan.overlapping:

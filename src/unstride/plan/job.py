@@ -124,6 +124,7 @@ class Job(_Field):
     RING_ROWS = auto()
     RING_GROUPS = auto()
     RING_PITCH = auto()
+    ROTATION = auto()  # spread: the phase of the first result element, where lines start with that and not with phase 0
     KERNEL_ROWS = auto()  # lines of products of a source row, and of each of its outer phases
 
 

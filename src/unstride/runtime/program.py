@@ -369,7 +369,7 @@ def pack(
         packed, _ = kernel.packer.pack(weights)
     result = Weights(made, weights, bias, activation, slope)
     result.keep(kernel, packed)
-    if not once and (made.plans.special or made.plans.overlap or made.plans.folded):
+    if not once and (made.plans.special or made.plans.overlap or made.plans.folded or made.plans.spread):
         result.own()
     return result
 

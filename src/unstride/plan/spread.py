@@ -1,0 +1,303 @@
+"""Few channels a group, in channel-major memory: each source pixel is spread over the lanes of its results.
+
+Depthwise layers multiply so little that moving pixels is all their time. Here a vector holds neighbouring elements of
+one result row, of all x-phases in turn, as they are stored. For every tap along x the source pixels that they need are
+loaded as they lie, put into their lanes by one permutation, and multiplied by the weights of those lanes, which were
+packed in the same order. Nothing is transposed and no phases are woven; rows are written from the first element to the
+last.
+
+Which pixel goes into which lane repeats after `stride / gcd(stride, lanes)` vectors, and is compiled in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from math import gcd, prod
+from operator import itemgetter
+
+from unstride._lazy import lazy
+from unstride.plan.across import SLACK, AcrossPlan
+from unstride.plan.cut import Grid
+from unstride.plan.direct import PanelSource, plan_direct
+from unstride.plan.job import Job, Panel
+from unstride.plan.launch import Launch, LaunchBuilder
+from unstride.plan.machine import ISA, Machine
+from unstride.plan.phases import ONE_ROW, AxisPhases
+from unstride.plan.shares import largest, round_up
+from unstride.problem import DTYPE_BYTES, Problem, Structure
+
+__all__ = ["Lanes", "SpreadLaunch", "SpreadPlan", "patterns", "plan_spread"]
+
+_MOST_PATTERNS = 48  # multiply-adds of a row of the kernel, which are all written out
+_MOST_WOVEN = 4  # phases
+_MOST_PRODUCTS = 4  # channels in times channels out, of a group
+_STRIP_BYTES = 32 * 1024  # of the source lines of a box, and the next channel's: they should stay in L1
+# Cycles: of a result row and of each of its vectors, of a product, of a source line and of each of its vectors, and of
+# a channel's plane; a fit to random layers.
+_ROW, _STORE, _PRODUCT, _LINE, _FILL, _PLANE = 4.0, 3.0, 0.9, 4.0, 6.0, 25.0
+_STAGE_BYTES = 16 * 1024  # of results that are on their way past the caches
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """One tap of one vector of results: from where to load, and what each lane takes from there."""
+
+    first: int  # source element, from the position's first on
+    sources: tuple[int | None, ...]  # by lane, counted from `first`; None where the lane's phase has no such tap
+    kernel: tuple[int, ...]  # by lane, the kernel index; any where there is none, for it is multiplied by zero
+
+
+def patterns(axis: AxisPhases, lanes: int) -> tuple[tuple[Lanes, ...], ...]:
+    """The taps of each vector of results, until they repeat; in ascending source order, like those of a phase.
+
+    >>> from unstride.plan.phases import axis_phases
+    >>> for tap in patterns(axis_phases("scatter", 3, 2, 1), 4)[0]:
+    ...     print(tap)
+    Lanes(first=0, sources=(0, None, 1, None), kernel=(2, 0, 2, 0))
+    Lanes(first=1, sources=(0, 0, 1, 1), kernel=(0, 1, 0, 1))
+    """
+    by_residue = {phase.r: {tap.a: tap.k for tap in phase.taps} for phase in axis.phases}
+    offsets = sorted({a for taps in by_residue.values() for a in taps})
+    vectors: list[tuple[Lanes, ...]] = []
+    for index in range(axis.result_step // gcd(axis.result_step, lanes)):
+        places = [divmod(index * lanes + lane, axis.result_step) for lane in range(lanes)]
+        taps: list[Lanes] = []
+        for a in offsets:
+            found = [by_residue.get(r, {}).get(a) for _, r in places]
+            sources = tuple(
+                None if k is None else (q - places[0][0]) * axis.source_step
+                for k, (q, _) in zip(found, places, strict=True)
+            )
+            if any(k is not None for k in found):
+                first = places[0][0] * axis.source_step + a - axis.first
+                taps.append(Lanes(first, sources, tuple(k or 0 for k in found)))
+        vectors.append(tuple(taps))
+    return tuple(vectors)
+
+
+def is_woven(axis: AxisPhases) -> bool:
+    """Whether it is less work to sum each phase in a vector of its own, and to weave them afterwards."""
+    return 1 < axis.result_step <= _MOST_WOVEN
+
+
+@dataclass(frozen=True)
+class SpreadPlan(AcrossPlan):
+    """Panels are result channels; `inner_taps` says which source rows and kernel rows make up a result row.
+
+    First a (start, count) for every outer phase and residue along v; then, in two pairs each, their taps: plane and
+    row of the source, kernel row and 0.
+    """
+
+    @property
+    def algorithm(self) -> str:
+        return "spread across x"
+
+    @property
+    def row_phases(self) -> int:
+        """How many result rows belong to one position."""
+        return self.rows_per_chunk
+
+    @property
+    def row_taps(self) -> int:
+        """Source rows of all of them."""
+        return sum(count for _, count in self.inner_taps[: self.row_phases])
+
+
+def plan_spread(structure: Structure, isa: ISA) -> SpreadPlan | None:
+    """The plan, or None where it cannot be used or has nothing to gain."""
+    s = structure
+    result, reduce = (s.co, s.ci) if s.direction == "scatter" else (s.ci, s.co)
+    if s.data_layout != "NCX" or result * reduce > _MOST_PRODUCTS:
+        return None
+    direct = plan_direct(s, isa)
+    x, v = direct.axes[-1], direct.axes[-2] if s.rank > 1 else ONE_ROW
+    lanes = isa.lanes(8 if s.dtype == "f64" else 4)
+    columns = _kernel_columns(x, lanes)
+    if x.source_step > 2 or products_of(x, lanes) > _MOST_PATTERNS:
+        return None
+    kernels = list(product(*(range(k) for k in s.kernel[:-1])))
+    kernel_row = {index: i for i, index in enumerate(kernels)}
+    steps = tuple((*index, 0) for index in kernels)
+    panels: list[tuple[int, ...]] = []
+    sources: list[PanelSource] = []
+    for group, channel in product(range(s.groups), range(result)):
+        fields = {
+            Panel.WEIGHTS: len(panels) * len(steps) * reduce * len(columns),
+            Panel.RUN: reduce,
+            Panel.CHANNEL: group * reduce,
+            Panel.COLUMNS: len(columns),
+            Panel.OUTER_COUNT: len(direct.outer_phases),
+            Panel.BIAS: len(panels),
+            Panel.FLUSH_CHANNEL: len(panels),
+        }
+        panels.append(tuple(fields.get(field, 0) for field in Panel))
+        sources.append(PanelSource(group, steps, tuple(((0, k), channel) for k in columns)))
+    rows = _row_lists(direct.axes[:-2], v, direct.planes, kernel_row, s.rank)
+    return SpreadPlan(
+        direct,
+        tuple(panels),
+        tuple(sources),
+        rows,
+        tuple(range(result, len(panels) + 1, result)),
+        len(direct.outer_phases) * v.result_step,
+        True,
+        len(panels) * len(steps) * reduce * len(columns),
+        tuple(range(len(panels))),
+        f"{reduce} channel{'s' * (reduce > 1)} a group: pixels are spread over the lanes of their results",
+    )
+
+
+def products_of(axis: AxisPhases, lanes: int) -> int:
+    """Multiply-adds of a period, for one row of the kernel."""
+    if is_woven(axis):
+        return sum(len(phase.taps) for phase in axis.phases)
+    return sum(map(len, patterns(axis, lanes)))
+
+
+def _kernel_columns(axis: AxisPhases, lanes: int) -> list[int]:
+    """The kernel indices of a kernel row in the order of the packed weights."""
+    if is_woven(axis):
+        return [tap.k for phase in axis.phases for tap in phase.taps]
+    return [k for taps in patterns(axis, lanes) for tap in taps for k in tap.kernel]
+
+
+def _row_lists(
+    outer: tuple[AxisPhases, ...],
+    v: AxisPhases,
+    planes: tuple[tuple[int, ...], ...],
+    kernel_row: dict[tuple[int, ...], int],
+    rank: int,
+) -> tuple[tuple[int, int], ...]:
+    plane_index = {plane: i for i, plane in enumerate(planes)}
+    by_residue = {phase.r: phase.taps for phase in v.phases}
+    outer_phases = list(product(*(axis.phases for axis in outer)))
+    heads: list[tuple[int, int]] = []
+    taps: list[tuple[int, int]] = []
+    for phases, r in product(outer_phases, range(v.result_step)):
+        found = [(o, t) for o in product(*(p.taps for p in phases)) for t in by_residue.get(r, ())]
+        heads.append((len(outer_phases) * v.result_step + len(taps), len(found)))
+        for o, t in found:
+            kernel = kernel_row[(*(tap.k for tap in o), *((t.k,) if rank > 1 else ()))]
+            taps += [(plane_index[tuple(tap.a for tap in o)], t.a - v.first), (kernel, 0)]
+    return (*heads, *taps)
+
+
+class SpreadLaunch(LaunchBuilder):
+    """How a call is cut: channels, rows, and where rows are long, parts of them."""
+
+    def __init__(self, plan: SpreadPlan, problem: Problem, machine: Machine, threads: int) -> None:
+        super().__init__(plan.direct, problem, machine, threads)
+        self.spread, self.lanes = plan, plan.direct.isa.lanes(self.compute_bytes)
+        self.counts = (self.v_hull[1] - self.v_hull[0], self.x_hull[1] - self.x_hull[0])
+
+    @property
+    def fills_holes(self) -> bool:
+        """Sums without terms are bias."""
+        return all(axis.phases.complete for axis in self.outer)
+
+    @property
+    def price(self) -> float | None:
+        """Cycles of one thread, or None where there is nothing to compute."""
+        work = prod(self.problem.data_shape) * prod(self.counts) * self.outer_positions
+        return self._best[1] if work else None
+
+    @lazy
+    def _best(self) -> tuple[Grid, float]:
+        return min(((grid, self._cost(grid)) for grid in self._grids()), key=itemgetter(1))
+
+    def _grids(self) -> Iterator[Grid]:
+        nv, nx = self.counts
+        x_unit = largest(nx, lambda x: self._strip_room(1, x) <= _STRIP_BYTES)
+        if x_unit < nx:
+            x_unit = max(self.lanes, x_unit // self.lanes * self.lanes)
+        v_unit = largest(nv, lambda v: self._strip_room(v, x_unit) <= _STRIP_BYTES)
+        if self._large and self._stage(1, x_unit) <= _STAGE_BYTES:
+            v_unit = largest(v_unit, lambda v: self._stage(v, x_unit) <= _STAGE_BYTES)
+        for blocks in (1, self.threads, 4 * self.threads, 16 * self.threads):
+            for pieces in (1, self.threads, 4 * self.threads):
+                x_part = x_unit if nv >= pieces else min(x_unit, round_up(-(-nx // pieces), self.lanes))
+                yield Grid(1, min(v_unit, -(-nv // pieces)), x_part, self._channel_blocks(blocks))
+
+    def _channel_blocks(self, most: int) -> tuple[int, ...]:
+        """Whole groups, in blocks."""
+        ends = self.spread.chunk_ends
+        count = min(len(ends), most)
+        return tuple(ends[(i + 1) * len(ends) // count - 1] for i in range(count))
+
+    @lazy
+    def _rotation(self) -> int:
+        """The phase of a row's first element: lines that start with it need not be shifted when they are stored.
+
+        Where only a part of the row is visited, that need not start with it.
+        """
+        axis = self.x.phases
+        return self.x.begin % axis.result_step if is_woven(axis) and not self.prefill else 0
+
+    def _row_pitch(self, x: int) -> int:
+        return round_up((x - (0 if self._rotation else 1)) * self.x.phases.source_step + self.x.phases.span, self.lanes)
+
+    def _strip_room(self, v: int, x: int) -> int:
+        """Bytes of two strips."""
+        rows = (v - 1) * self.v.phases.source_step + self.v.phases.span
+        depth = len(self.plan.planes) * self.plan.reduce_channels
+        return 2 * self.compute_bytes * (depth * rows * self._row_pitch(x) + SLACK * self.lanes)
+
+    def _stage(self, v: int, x: int) -> int:
+        """Bytes of a box's results of one outer phase."""
+        row = self.x.result_size if x == self.counts[1] else x * self.x.phases.result_step
+        return v * self.v.phases.result_step * row * DTYPE_BYTES[self.problem.dtype]
+
+    def _streamed(self, grid: Grid) -> bool:
+        """Whether results are collected and go past the caches: where they are one run of memory, and small."""
+        run = (grid.x_unit == self.counts[1] and not self.prefill) or self.problem.rank == 1
+        return self._large and run and self._stage(grid.v_unit, grid.x_unit) <= _STAGE_BYTES
+
+    @lazy
+    def _large(self) -> bool:
+        """Whether the result, and all else, would not fit into the last cache."""
+        size = prod(self.problem.result_shape) * DTYPE_BYTES[self.problem.dtype]
+        return size >= self.machine.last_bytes // 4 and self.plan.isa.streams
+
+    def _cost(self, grid: Grid) -> float:
+        """Cycles of the busiest thread: filling lines, multiplying, and the way out."""
+        (nv, nx), plan = self.counts, self.spread
+        units = self.batch * -(-nv // grid.v_unit) * -(-nx // grid.x_unit)
+        blocks = len(grid.panel_blocks)
+        tasks = units * self.outer_positions * blocks
+        period, products = self._period
+        vectors = -(-grid.x_unit * self.x.phases.result_step // (self.lanes * period)) * period
+        reduce, channels = self.plan.reduce_channels, len(plan.panels) / blocks
+        storing = plan.row_phases * (_ROW + _STORE * vectors * self.result_distance)
+        rows = grid.v_unit * (storing + plan.row_taps * reduce * _PRODUCT * products * vectors)
+        lines = (grid.v_unit - 1) * self.v.phases.source_step + self.v.phases.span
+        filling = len(self.plan.planes) * reduce * lines * (_LINE + _FILL * self._row_pitch(grid.x_unit) / self.lanes)
+        each = rows + filling / plan.direct.result_channels + _PLANE * len(plan.direct.outer_phases)
+        return self._turns(tasks) * (channels * each + 1500)
+
+    @lazy
+    def _period(self) -> tuple[int, float]:
+        """Vectors after which all repeats; products of one of them, and what these need, for a row of the kernel."""
+        axis = self.x.phases
+        products = products_of(axis, self.lanes)
+        if is_woven(axis):
+            return axis.result_step, products / axis.result_step
+        period = len(patterns(axis, self.lanes))
+        permuted = axis.source_step * axis.result_step > 1
+        return period, (2.0 if permuted else 1.0) * products / period
+
+    def launch(self) -> Launch:
+        """The launch of one problem."""
+        plan, grid = self.spread, self._best[0]
+        base = self.build(grid)
+        integers = 2 * (len(self.plan.planes) + plan.row_phases + plan.row_taps * self.plan.reduce_channels)
+        streamed = self._streamed(grid)
+        stage = self._stage(grid.v_unit, grid.x_unit) + 64 if streamed else 0
+        sizes = [self._strip_room(grid.v_unit, grid.x_unit), 8 * integers, stage]
+        places = [sum(map(round_up, sizes[:i])) for i in range(4)]
+        fields = list(base.fields)
+        fields[Job.OFFSET_STRIP], fields[Job.OFFSET_TAPS], fields[Job.OFFSET_OUT] = places[:3]
+        fields[Job.SCRATCH_PER_SLOT], fields[Job.STREAM] = places[3], int(streamed)
+        fields[Job.ROTATION] = self._rotation
+        return replace(base, fields=tuple(fields), scratch_per_slot=places[3])
