@@ -83,8 +83,11 @@ class Box:
         self.outer_index, self.panel_block = rest % outer_positions, rest // outer_positions
         self.x0 = self.get(Job.X_LOW) + x_block * self.get(Job.X_UNIT)
         self.x1 = e.min(self.x0 + self.get(Job.X_UNIT), self.get(Job.X_HIGH))
-        self.v0 = self.get(Job.V_LOW) + v_block * self.get(Job.V_UNIT)
-        self.v1 = e.min(self.v0 + self.get(Job.V_UNIT), self.get(Job.V_HIGH))
+        low, high, grain = self.get(Job.V_LOW), self.get(Job.V_HIGH), self.get(Job.V_GRAIN)
+        grains = (high - low + (grain - 1)) // grain
+        # As even as can be: the last block would be the smallest by far, and one thread would wait for the other.
+        self.v0 = low + v_block * grains // v_blocks * grain
+        self.v1 = e.min(low + (v_block + 1) * grains // v_blocks * grain, high)
         self.n0 = n_block * self.get(Job.IMAGES_PER_UNIT)
         self.images = e.min(self.get(Job.IMAGES_PER_UNIT), self.get(Job.IMAGES) - self.n0)
 

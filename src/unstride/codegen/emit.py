@@ -327,9 +327,9 @@ class Emitter:
             known = ir.Function(self.module, ir.FunctionType(result, [a.type for a in arguments]), name)
         return self.b.call(known, list(arguments))
 
-    def fetch(self, address: Ptr) -> None:
-        """Ask for a line that will be read soon; the address need not exist."""
-        flags = [ir.Constant(I32, value) for value in (0, 3, 1)]  # to read, keep close, data
+    def fetch(self, address: Ptr, *, near: bool = True) -> None:
+        """Ask for a line that will be read soon, or into L2 only; the address need not exist."""
+        flags = [ir.Constant(I32, value) for value in (0, 3 if near else 2, 1)]  # to read, how close, data
         self.intrinsic("llvm.prefetch.p0", VOID, (address.value, *flags))
 
     def fma(self, a: Any, b: Any, c: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 
 from unstride.codegen import ir
 from unstride.codegen.activation import activate, slope_vector
-from unstride.codegen.emit import I64, PTR, Emitter, Int, Ptr, vector
+from unstride.codegen.emit import I8, I64, PTR, Emitter, Int, Ptr, size_of, vector
 from unstride.codegen.numbers import Numbers, constant
 
 __all__ = ["MOST_ROWS", "TileArgs", "TileFamily", "TileKind"]
@@ -52,7 +52,9 @@ class TileKind:
     bare: bool = False  # sums of whole vectors; bias and activation come later
     accumulates: bool = False  # one tap is added to what the result holds
     shaped: bool = False  # all panels are as wide as the tile, or two vectors of its three
-    regular: bool = False  # rows lie evenly: SOURCES[0:2] is (first, bytes between), RESULTS[0] the first line
+    # Rows lie evenly: SOURCES[0:2] is (first, bytes between), RESULTS[0] the first line. SOURCES[2:4] is (where, bytes
+    # a turn) of what will be needed after this sweep of tiles.
+    regular: bool = False
 
     @property
     def vectors(self) -> tuple[int, ...]:
@@ -152,13 +154,39 @@ class _Tile:
                 whole = run & -2
                 # Rows are even but for the ends of lines, so the next tile's should start here.
                 next_rows = e.ptr(addresses[-1] * 2 - addresses[-2], self.numbers.computed) + shift
-                for k, inner in e.fold(0, whole, 2, acc):
-                    for u in range(2):
-                        if u == 0 or not self.busy:
-                            e.fetch(next_rows + (k + u) * self.rows)
-                        self._step(rows, panel, k + u, inner)
+                if self.kind.regular:
+                    self._even_steps(rows, panel, whole, next_rows, tap, acc)
+                else:
+                    for k, inner in e.fold(0, whole, 2, acc):
+                        for u in range(2):
+                            if u == 0 or not self.busy:
+                                e.fetch(next_rows + (k + u) * self.rows)
+                            self._step(rows, panel + (k + u) * self.width, k + u, inner)
             for k, inner in e.fold(whole, run, 1, acc):
-                self._step(rows, panel, k, inner)
+                self._step(rows, panel + k * self.width, k, inner)
+
+    def _even_steps(self, rows: list[Ptr], panel: Ptr, whole: Int, next_rows: Ptr, tap: Int, acc: list[Any]) -> None:
+        """The same where rows lie evenly: one pointer for three of them, so that all pointers stay in registers.
+
+        LLVM is not shown how pointers grow; it would give every row one of its own again.
+        """
+        e, sums = self.e, len(acc)
+        _, step, later, by_turn = (self.args.int(TileArgs.SOURCES + i) for i in range(4))
+        apart = step // size_of(self.numbers.computed)
+        first_later = e.ptr(later + tap * (whole // 2) * by_turn, I8)
+        carried = [*acc, *(row.value for row in rows[::3]), next_rows.value, first_later.value]
+        for k, inner in e.fold(0, whole, 2, carried):
+            *firsts, fetched, _ = (Ptr(e, value, self.numbers.computed) for value in inner[sums:])
+            then = Ptr(e, inner[-1], I8)
+            e.fetch(then, near=False)
+            places = [first + apart * i if i else first for first in firsts for i in range(3)]
+            for u in range(2):
+                if u == 0 or not self.busy:
+                    e.fetch(fetched + u * self.rows)
+                self._step(places[: self.rows], panel + (k + u) * self.width, u, inner)
+            moved = [*(first + 2 for first in firsts), fetched + 2 * self.rows, then + by_turn]
+            inner[sums:] = [e.unseen(pointer.value, "r") for pointer in moved]
+        acc[:] = carried[:sums]
 
     def _sources(self) -> list[Int]:
         args = self.args
@@ -173,10 +201,9 @@ class _Tile:
             return first + m * self.kind.most_vectors * self.lanes
         return self.e.ptr(self.args.int(TileArgs.RESULTS + m), self.kept.stored)
 
-    def _step(self, rows: list[Ptr], panel: Ptr, k: Int, acc: list[Any]) -> None:
+    def _step(self, rows: list[Ptr], line: Ptr, k: Int | int, acc: list[Any]) -> None:
         """One k: a row of weights against one broadcast value per tile row."""
         e, nv = self.e, self.vectors
-        line = panel + k * self.width
         weights = [line.load(v * self.lanes, self.lanes) for v in range(nv)]
         for v in range(0 if self.busy else nv):
             e.fetch(line + (_AHEAD * self.width + v * self.lanes))

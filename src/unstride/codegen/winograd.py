@@ -19,7 +19,7 @@ from unstride.codegen.activation import activate, slope_vector
 from unstride.codegen.box import Box
 from unstride.codegen.direct import call_tile
 from unstride.codegen.emit import I64, Int, Ptr, vector
-from unstride.codegen.numbers import Numbers
+from unstride.codegen.numbers import LINE_BYTES, Numbers
 from unstride.codegen.tile import TileArgs, TileFamily, TileKind
 from unstride.codegen.winograd_guard import Guard
 from unstride.codegen.winograd_pack import both_sides, emit_winograd_pack
@@ -207,6 +207,9 @@ class _Driver(Box):
                     panel = self._panel(first + index)
                     _, alive = self.result_offset(panel)
                     with e.when(alive.differs(0)):
+                        last = (index + 1).equals(count)
+                        after = self._panel(first + e.select(last, 0, index + 1))
+                        self._fetch_later(after, point + e.select(last, 1, 0))
                         self._multiply(panel, point, self._products(index))
             for index in e.range(count):
                 self._finish(self._panel(first + index), self._products(index))
@@ -247,6 +250,17 @@ class _Driver(Box):
                 self.tile_args.store(TileArgs.WEIGHTS, weights + point * outer_count * step * size)
                 self._run_tiles(panel, products)
 
+    def _fetch_later(self, panel: Ptr, point: Int) -> None:
+        """Let these tiles bring the weights of the next product into L2, evenly: one product's come much faster than
+        memory is, if they all have to come while its first tile is computed."""
+        e, size = self.e, self.numbers.isa.vector_bytes // self.numbers.lanes
+        planes = panel.int(Panel.OUTER_COUNT) * self.residues[0] * self.residues[1]
+        needed = planes * panel.int(Panel.RUN) * panel.int(Panel.VECTORS) * self.numbers.isa.vector_bytes
+        weights = self.get(Job.WEIGHTS) + panel.int(Panel.WEIGHTS) * size + point * needed
+        tiles = (self.tiles + (self.family.rows - 1)) // self.family.rows
+        turns = planes * (panel.int(Panel.RUN) // 2)
+        self.later = (weights, turns, e.min((needed + (turns * tiles - 1)) // (turns * tiles), LINE_BYTES))
+
     def _vanishes(self, panel: Ptr, point: Int) -> Any:
         """The first point of an axis needs only the first tap, which this phase may lack."""
         e = self.e
@@ -283,7 +297,10 @@ class _Driver(Box):
         """Blocks of tiles as rows; the last block may run over into rows that hold nothing and are not used."""
         e, most = self.e, self.family.rows
         vectors = panel.int(Panel.VECTORS)
+        later, turns, by_turn = self.later
+        self.tile_args.store(TileArgs.SOURCES + 3, by_turn)
         for first in e.range(0, self.tiles, most):
+            self.tile_args.store(TileArgs.SOURCES + 2, later + first // most * turns * by_turn)
             self.tile_args.store(TileArgs.SOURCES, _address(self.transformed + first * self.tile_pitch))
             self.tile_args.store(TileArgs.RESULTS, _address(products + self._block_of(first)))
             widths = tuple(range(1, self.family.vectors + 1))
@@ -391,7 +408,7 @@ class _Driver(Box):
     def _put_what_fits(
         self, outputs: list[list[Any]], target: Ptr, column: Int, at: tuple[Int, Int], back: _Back
     ) -> None:
-        """At an edge of the result, or in the last columns: element by element, from a copy on the stack."""
+        """At an edge of the result, or in the last columns: output by output, from a copy on the stack."""
         e, lanes = self.e, self.numbers.lanes
         v_low, v_high, x_low, x_high = back.limits
         stored = self.numbers.computed if self.channel_major else self.numbers.stored
@@ -409,8 +426,12 @@ class _Driver(Box):
             for j in alive(x_low - at[1], x_high - at[1], self.spread[1], self.x.outputs):
                 place = target + (back.steps[0] * i + back.steps[1] * j + column)
                 saved = copy + (i * self.x.outputs + j) * lanes
-                for c in e.range(live):
-                    place.store(c, saved.load(c))
+                with e.either(live.equals(lanes)) as (then, otherwise):
+                    with then:
+                        place.store(0, saved.load(0, lanes))
+                    with otherwise:
+                        for c in e.range(live):
+                            place.store(c, saved.load(c))
 
     def _put(self, target: Ptr, value: Any) -> None:
         if self.channel_major:

@@ -122,8 +122,9 @@ class Plans:
             found["banded"] = LaunchBuilder(self.banded, problem, machine, 1).best_grid()[1]
         if direct.may_gain_by_clipping:
             found["clipped"] = LaunchBuilder(self.clipped, problem, machine, 1).best_grid()[1]
-        if self.overlap and not direct.prefill:
-            found["overlap"] = OverlapLaunch(self.overlap, problem, machine, 1).best_grid()[1]
+        overlap = OverlapLaunch(self.overlap, problem, machine, 1) if self.overlap else None
+        if overlap and not overlap.prefill:
+            found["overlap"] = overlap.best_grid()[1]
         folded = FoldedLaunch(self.folded, problem, machine, 1).price if self.folded else None
         if folded is not None:
             found["folded"] = folded

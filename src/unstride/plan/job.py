@@ -55,8 +55,9 @@ class Job(_Field):
     P_BLOCKS = auto()
     V_LOW = auto()
     V_HIGH = auto()
-    V_UNIT = auto()
+    V_UNIT = auto()  # at most
     V_BLOCKS = auto()
+    V_GRAIN = auto()  # positions along v that stay together
     X_LOW = auto()
     X_HIGH = auto()
     X_UNIT = auto()

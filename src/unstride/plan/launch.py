@@ -65,6 +65,7 @@ class LaunchBuilder(Cut):
             Job.V_HIGH: self.v_hull[1],
             Job.V_UNIT: grid.v_unit,
             Job.V_BLOCKS: v_blocks,
+            Job.V_GRAIN: 1,
             Job.X_LOW: self.x_hull[0],
             Job.X_HIGH: self.x_hull[1],
             Job.X_UNIT: grid.x_unit,

@@ -34,10 +34,7 @@ def plan_overlap(structure: Structure, isa: ISA) -> DirectPlan | None:
     s = structure
     if s.direction != "scatter" or s.kernel[-1] == 1 or s.co > _MOST_CHANNELS or (s.ci == s.co == 1):
         return None
-    base = plan_direct(s, isa, clipped=True, shaped=False)
-    if base.needs_prefill:
-        return None
-    return _with_products(base)
+    return _with_products(plan_direct(s, isa, clipped=True, shaped=False))
 
 
 def _with_products(base: DirectPlan) -> DirectPlan:
@@ -101,6 +98,11 @@ def _with_products(base: DirectPlan) -> DirectPlan:
 
 class OverlapLaunch(LaunchBuilder):
     """How a call is cut: boxes of result positions, each with the source pixels that reach into it."""
+
+    @property
+    def fills_holes(self) -> bool:
+        """Sums start with the bias, so those without terms are nothing else."""
+        return all(axis.phases.complete for axis in self.outer)
 
     def best_grid(self) -> tuple[Grid, float]:
         nv, nx = self.v_hull[1] - self.v_hull[0], self.x_hull[1] - self.x_hull[0]

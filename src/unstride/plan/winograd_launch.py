@@ -63,11 +63,18 @@ class WinogradLaunch(LaunchBuilder):
         choice must not change the result. Panels may be cut freely.
         """
         grid = self._winograd_grid()
-        return self._build_winograd(grid), self.build(grid)
+        left = self._in_tiles(self.build(grid))
+        return self._build_winograd(grid), left
+
+    def _in_tiles(self, launch: Launch) -> Launch:
+        """The same launch, cut between tiles."""
+        fields = list(launch.fields)
+        fields[Job.V_GRAIN] = self._tile_steps[0]
+        return replace(launch, fields=tuple(fields))
 
     def _build_winograd(self, grid: Grid) -> Launch:
         """The Winograd launch: the direct one with room for the transformed strip and the products."""
-        plan, base = self.winograd, self.build(grid)
+        plan, base = self.winograd, self._in_tiles(self.build(grid))
         strip, transformed, products = self._scratch(grid)
         out = base.fields[Job.OFFSET_TAPS] - base.fields[Job.OFFSET_OUT]
         taps = base.scratch_per_slot - base.fields[Job.OFFSET_TAPS]
@@ -177,7 +184,7 @@ class WinogradLaunch(LaunchBuilder):
         room = self.machine.l2_bytes // (self._tile_bytes * self._spread)
         x_tiles = even_share(tiles_x, min(most, max(least, room)))
         heights = {min(v, tiles_v) for v in range(1, 7)} | {-(-tiles_v // pieces) for pieces in range(1, 17)}
-        shapes = [(1, v, x_tiles) for v in sorted(heights)]
+        shapes = [(1, v, x_tiles) for v in sorted({even_share(tiles_v, height) for height in heights})]
         shapes += [
             (images, tiles_v, x_tiles) for images in dict.fromkeys(min(n, self.batch) for n in _IMAGES) if images > 1
         ]
@@ -200,12 +207,16 @@ class WinogradLaunch(LaunchBuilder):
     def _rows(self, units: Units) -> float:
         """Rows of all tiles of the inner loop, of which the last one of a unit may be low, or run over."""
         most, (tiles_v, tiles_x) = self.winograd.direct.tile.rows, self._tiles_by_axis()
-        cuts = ((self.batch, units.images), (tiles_v, units.v_tiles), (tiles_x, units.x_tiles))
+        cuts = ((self.batch, units.images), (tiles_x, units.x_tiles))
+        parts = [((size, whole // size), (whole % size, 1)) for whole, size in cuts]
+        blocks = -(-tiles_v // units.v_tiles)
+        height, taller = divmod(tiles_v, blocks)
+        parts.append(((height, blocks - taller), (height + 1, taller)))
         total = 0.0
-        for sizes in product(*(((size, whole // size), (whole % size, 1)) for whole, size in cuts)):
+        for sizes in product(*parts):
             times = prod(count for size, count in sizes if size)
-            blocks, rest = divmod(prod(size for size, _ in sizes) * self._spread, most)
-            total += times * (blocks + (0.0 if not rest else _LOW if 2 * rest <= most else 1.0)) * most
+            full, rest = divmod(prod(size for size, _ in sizes) * self._spread, most)
+            total += times * (full + (0.0 if not rest else _LOW if 2 * rest <= most else 1.0)) * most
         return total * self.outer_positions
 
     def _winograd_grid(self) -> Grid:
