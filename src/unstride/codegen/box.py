@@ -85,9 +85,13 @@ class Box:
         self.x1 = e.min(self.x0 + self.get(Job.X_UNIT), self.get(Job.X_HIGH))
         low, high, grain = self.get(Job.V_LOW), self.get(Job.V_HIGH), self.get(Job.V_GRAIN)
         grains = (high - low + (grain - 1)) // grain
-        # As even as can be: the last block would be the smallest by far, and one thread would wait for the other.
-        self.v0 = low + v_block * grains // v_blocks * grain
-        self.v1 = e.min(low + (v_block + 1) * grains // v_blocks * grain, high)
+        least, more = grains // v_blocks, grains % v_blocks
+
+        def start(block: Int) -> Int:
+            """As even as can be, the larger blocks first: else one thread would wait for another's last one."""
+            return low + (block * least + e.min(block, more)) * grain
+
+        self.v0, self.v1 = start(v_block), e.min(start(v_block + 1), high)
         self.n0 = n_block * self.get(Job.IMAGES_PER_UNIT)
         self.images = e.min(self.get(Job.IMAGES_PER_UNIT), self.get(Job.IMAGES) - self.n0)
 

@@ -15,7 +15,7 @@ from typing import Any
 from unstride.codegen import ir
 from unstride.codegen.activation import activate, slope_vector
 from unstride.codegen.emit import I8, I64, PTR, Emitter, Int, Ptr, size_of, vector
-from unstride.codegen.numbers import Numbers, constant
+from unstride.codegen.numbers import LINE_BYTES, Numbers, constant
 
 __all__ = ["MOST_ROWS", "TileArgs", "TileFamily", "TileKind"]
 
@@ -118,6 +118,8 @@ class _Tile:
         # Where products need registers of their own, those of a second step would push sums out.
         self.unrolled = numbers.fused and (rows, vectors) == (kind.most_rows, kind.most_vectors)
         self.busy = self.unrolled and vectors == 1  # its loads leave little time for fetching ahead
+        # What a turn of two steps fetches of the next tile's rows.
+        self.in_one_line = self.busy or 2 * rows * size_of(numbers.computed) <= LINE_BYTES
         # What a strip holds is computed numbers, whatever the type of the result.
         self.kept = numbers.unrounded if kind.stores_computed else numbers
 
@@ -159,7 +161,7 @@ class _Tile:
                 else:
                     for k, inner in e.fold(0, whole, 2, acc):
                         for u in range(2):
-                            if u == 0 or not self.busy:
+                            if u == 0 or not self.in_one_line:
                                 e.fetch(next_rows + (k + u) * self.rows)
                             self._step(rows, panel + (k + u) * self.width, k + u, inner)
             for k, inner in e.fold(whole, run, 1, acc):
@@ -181,7 +183,7 @@ class _Tile:
             e.fetch(then, near=False)
             places = [first + apart * i if i else first for first in firsts for i in range(3)]
             for u in range(2):
-                if u == 0 or not self.busy:
+                if u == 0 or not self.in_one_line:
                     e.fetch(fetched + u * self.rows)
                 self._step(places[: self.rows], panel + (k + u) * self.width, u, inner)
             moved = [*(first + 2 for first in firsts), fetched + 2 * self.rows, then + by_turn]
@@ -205,7 +207,7 @@ class _Tile:
         """One k: a row of weights against one broadcast value per tile row."""
         e, nv = self.e, self.vectors
         weights = [line.load(v * self.lanes, self.lanes) for v in range(nv)]
-        for v in range(0 if self.busy else nv):
+        for v in range(0, 0 if self.busy else nv, max(1, LINE_BYTES // self.numbers.isa.vector_bytes)):
             e.fetch(line + (_AHEAD * self.width + v * self.lanes))
         for m, row in enumerate(rows):
             value = e.splat(row.load(k), self.lanes)
