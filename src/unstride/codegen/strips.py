@@ -92,7 +92,10 @@ def emit_narrow(module: Any, numbers: Numbers) -> Any:
 
 
 def emit_stream(module: Any, numbers: Numbers) -> Any:
-    """stream(target, source, count): stored elements, whole lines past the caches; both lie alike within a line."""
+    """stream(target, source, count): stored elements, whole lines past the caches; both lie alike within a line.
+
+    Where the machine has no such stores, it is a copy.
+    """
     e = Emitter(module, "stream", [PTR, PTR, I64], internal=True)
     target = e.arg_ptr(0, numbers.stored, noalias=True)
     source = e.arg_ptr(1, numbers.stored, noalias=True)
@@ -108,7 +111,7 @@ def emit_stream(module: Any, numbers: Numbers) -> Any:
 
     keep(e.int(0), head)
     for i in e.range(head, head + lines, lanes):
-        target.stream(i, source.load(i, lanes))
+        (target.stream if numbers.isa.streams else target.store)(i, source.load(i, lanes))
     keep(head + lines, count - head - lines)
     e.ret()
     return e.function

@@ -130,6 +130,17 @@ class Job(_Field):
 
 
 @unique
+class Fill(_Field):
+    """One filling of a result with a pattern that repeats; tasks are stretches of it."""
+
+    RESULT = auto()
+    COUNT = auto()
+    PATTERN = auto()
+    LENGTH = auto()  # elements of the pattern
+    TURNS = auto()  # patterns of a task
+
+
+@unique
 class Pack(_Field):
     """One packing of weights; tasks are panels."""
 

@@ -34,6 +34,7 @@ from unstride.plan.winograd import RANGE_LIMIT, WinogradPlan
 from unstride.problem import Problem, Structure
 from unstride.runtime import buffers, engine, pool
 from unstride.runtime.packing import PackedPanel, Packer
+from unstride.runtime.prefill import prefill
 
 __all__ = ["Program", "QuickLaunch", "Weights", "activated", "pack", "program"]
 
@@ -261,7 +262,8 @@ class Weights:
     def launch(self, step: Step, data: NDArray[Any], result: NDArray[Any]) -> None:
         """Run one prepared size."""
         if step.launch.prefill:
-            result[...] = self.rest_of_channel
+            machine, dtype = self.program.machine, self.program.structure.dtype
+            prefill(result, self.rest_of_channel, dtype, machine.isa, step.launch.threads)
         if not step.launch.tasks:
             return
         if step.then is None:

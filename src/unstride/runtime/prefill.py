@@ -1,0 +1,46 @@
+"""A result that starts as what its elements without taps are: the bias, activated."""
+
+from __future__ import annotations
+
+from math import lcm
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unstride.codegen.fill import build_fill
+from unstride.codegen.numbers import LINE_BYTES, Numbers
+from unstride.plan.job import Fill
+from unstride.plan.machine import ISA
+from unstride.runtime import buffers, engine, pool
+
+__all__ = ["prefill"]
+
+_SMALL = 2**20  # bytes, up to which NumPy is as fast
+_PATTERN_BYTES, _TASK_BYTES = 2**14, 2**20
+
+
+def prefill(result: NDArray[Any], rest: NDArray[Any], dtype: str, isa: ISA, threads: int) -> None:
+    """Fill a contiguous result with `rest`, which has its dtype and is broadcast over it."""
+    if result.nbytes < _SMALL or rest.ndim > 1:  # in NCX every channel is a stretch of its own
+        result[...] = rest
+        return
+    # The pattern is whole pixels and whole lines, and lies in its lines as the result does.
+    whole = lcm(rest.nbytes, LINE_BYTES)
+    pixels = whole * -(-_PATTERN_BYTES // whole) // rest.nbytes
+    room = np.empty(pixels * rest.nbytes + 2 * LINE_BYTES, np.uint8)
+    start = (buffers.address(result) - buffers.address(room)) % LINE_BYTES
+    pattern = room[start : start + pixels * rest.nbytes].view(result.dtype)
+    pattern.reshape(pixels, -1)[...] = rest
+    turns = max(1, _TASK_BYTES // pattern.nbytes)
+    fields = {
+        Fill.RESULT: buffers.address(result),
+        Fill.COUNT: result.size,
+        Fill.PATTERN: buffers.address(pattern),
+        Fill.LENGTH: pattern.size,
+        Fill.TURNS: turns,
+    }
+    job = np.array([fields[field] for field in Fill], np.int64)
+    code = engine.kernel_library(f"fill {dtype}", lambda: build_fill(Numbers(dtype, isa)), isa, ("fill",))
+    tasks = -(-result.size // (pattern.size * turns))
+    pool.parallel(code.addresses["fill"], buffers.address(job), tasks, min(threads, tasks))
