@@ -22,6 +22,7 @@ from unstride.plan.direct import DirectPlan, plan_direct
 from unstride.plan.folded import plan_folded
 from unstride.plan.machine import ISA, ISAS
 from unstride.plan.overlap import plan_overlap
+from unstride.plan.rows import plan_rows
 from unstride.plan.spread import plan_spread
 from unstride.problem import DATA_LAYOUTS, DTYPE_BYTES, Structure
 from unstride.runtime import elf, engine
@@ -39,6 +40,7 @@ KINDS = {
     "across": (1, 16, 2, 4),
     "folded": (1, 16, 3, 5),
     "spread": (64, 1, 1, 3),
+    "rows": (64, 1, 1, 3),
     "winograd": (1, 64, 64, 4),
     "fast": (1, 64, 64, 5),
 }
@@ -62,8 +64,8 @@ class Target:
 
     @property
     def exists(self) -> bool:
-        """Vectors run across x in NCX only."""
-        return self.layout == "NCX" or self.kind not in ("across", "folded", "spread")
+        """Vectors run across x in NCX only, rows of pixels in NXC."""
+        return self.kind not in ("across", "folded", "spread") if self.layout == "NXC" else self.kind != "rows"
 
     @property
     def plan(self) -> Plan:
@@ -72,7 +74,7 @@ class Target:
         structure = Structure(*head, (kernel, kernel), (2, 2), (1, 1))
         accuracy = {"winograd": "standard", "fast": "fast"}.get(self.kind, "strict")
         special = special_plan(structure, self.isa, accuracy) if self.kind in ("across", "winograd", "fast") else None
-        planners = {"overlap": plan_overlap, "folded": plan_folded, "spread": plan_spread}
+        planners = {"overlap": plan_overlap, "folded": plan_folded, "spread": plan_spread, "rows": plan_rows}
         if self.kind in planners:
             special = planners[self.kind](structure, self.isa)
         ways = {"clipped": self.kind.startswith("clipped"), "banded": self.kind == "banded"}

@@ -72,6 +72,7 @@ FAMILIES = (
     Family("folded f32 *", "folded", "NCX", "standard", _FEW, weight=3),
     Family("spread f32 none scatter k3 s2 d1", "spread", "NCX", "standard", _SPREAD, weight=2),
     Family("spread f32 none scatter k9 s8 d1", "spread", "NCX", "standard", _SPREAD, weight=2),
+    Family("rows f32 none scatter k3 s2 d1", "rows", "NXC", channels=_DEPTHWISE, weight=2),
     Family("depthwise f32 nxc *", "direct", "NXC", channels=_DEPTHWISE),
     Family("across f32 *", "across", "NCX", "standard", _NARROW, weight=3),
     Family("winograd * f32 nxc *", "winograd", "NXC", "standard", _WINOGRAD, weight=2),
@@ -195,7 +196,7 @@ def _case(family: Family, rng: Random, seed: int) -> Case:
     """A small problem of any geometry with channels of the family."""
     while True:
         groups, ci, co = channels = rng.choice(family.channels)
-        p = _for_spread(rng, family.key) if family.kind == "spread" else _geometry(rng, channels)
+        p = _for_spread(rng, family.key) if family.kind in ("spread", "rows") else _geometry(rng, channels)
         if channels in _WINOGRAD and p.direction == "gather":
             ci, co = co, ci  # the second are the columns of the product, which must be many
         p = replace(p, dtype=family.dtype, data_layout=family.layout, groups=groups, ci=ci, co=co)

@@ -7,7 +7,7 @@ per channel: fill the strip [channel of the group][plane][row][x]; then, row by 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Self
 
 from unstride.codegen import ir
 from unstride.codegen.activation import activate, slope_vector
@@ -38,9 +38,10 @@ class SpreadFamily:
     kernel: int
     stride: int
     dilation: int
+    name: ClassVar[str] = "spread"
 
     @classmethod
-    def of(cls, plan: SpreadPlan, activation: str) -> SpreadFamily:
+    def of(cls, plan: SpreadPlan, activation: str) -> Self:
         s = plan.direct.structure
         axis = (s.direction, s.kernel[-1], s.stride[-1], s.dilation[-1])
         return cls(s.dtype, plan.direct.isa.name, activation, *axis)
@@ -48,7 +49,7 @@ class SpreadFamily:
     @property
     def key(self) -> str:
         axis = f"{self.direction} k{self.kernel} s{self.stride} d{self.dilation}"
-        return f"spread {self.dtype} {self.activation} {axis}"
+        return f"{self.name} {self.dtype} {self.activation} {axis}"
 
     @property
     def axis(self) -> AxisPhases:

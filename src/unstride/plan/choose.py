@@ -14,6 +14,7 @@ from unstride.plan.folded import FoldedLaunch, FoldedPlan, plan_folded
 from unstride.plan.launch import Launch, LaunchBuilder
 from unstride.plan.machine import ISA, Machine
 from unstride.plan.overlap import OverlapLaunch, plan_overlap
+from unstride.plan.rows import RowsLaunch, RowsPlan, plan_rows
 from unstride.plan.spread import SpreadLaunch, SpreadPlan, plan_spread
 from unstride.plan.winograd import WinogradPlan, plan_winograd
 from unstride.plan.winograd_launch import WinogradLaunch
@@ -23,7 +24,7 @@ __all__ = ["KINDS", "SCALE", "Plan", "Plans", "choose", "special_plan"]
 
 Plan = DirectPlan | WinogradPlan | AcrossPlan
 
-KINDS = ("direct", "banded", "clipped", "overlap", "folded", "spread", "winograd", "across")
+KINDS = ("direct", "banded", "clipped", "overlap", "folded", "spread", "rows", "winograd", "across")
 
 # How much longer than its model says a kernel takes, relative to the direct one: the median over random layers that are
 # in no list, by `python -m unstride.bench.learn`. The models know caches and registers; this is what they leave out.
@@ -99,13 +100,17 @@ class Plans:
         return spread_plan(self.structure, self.isa, "strict" if self.strict else "standard")
 
     @lazy
+    def rows(self) -> RowsPlan | None:
+        return plan_rows(self.structure, self.isa)
+
+    @lazy
     def banded(self) -> DirectPlan:
         return plan_direct(self.structure, self.isa, banded=True)
 
     def of(self, kind: str) -> Plan:
         found = (
             getattr(self, kind)
-            if kind in ("direct", "banded", "clipped", "overlap", "folded", "spread", "left")
+            if kind in ("direct", "banded", "clipped", "overlap", "folded", "spread", "rows", "left")
             else self.special
         )
         assert found is not None
@@ -117,7 +122,7 @@ class Plans:
         found: dict[str, float] = {}
         always = self.direct.best_in_bands and not direct.prefill
         if not always:
-            found["direct"] = direct.best_grid()[1]
+            found["direct"] = direct.best_grid()[1] + direct.prefilling
         if always or direct.is_padded:
             found["banded"] = LaunchBuilder(self.banded, problem, machine, 1).best_grid()[1]
         if direct.may_gain_by_clipping:
@@ -131,6 +136,9 @@ class Plans:
         spread = SpreadLaunch(self.spread, problem, machine, 1).price if self.spread else None
         if spread is not None:
             found["spread"] = spread
+        rows = RowsLaunch(self.rows, problem, machine, 1).price if self.rows else None
+        if rows is not None:
+            found["rows"] = rows
         if isinstance(self.special, WinogradPlan):
             price = WinogradLaunch(self.special, problem, machine, 1).price
         elif isinstance(self.special, AcrossPlan):
@@ -145,8 +153,8 @@ class Plans:
 
     def preferred(self, machine: Machine) -> str:
         """The kind that computes large maps."""
-        if self.spread:
-            return "spread"
+        if self.spread or self.rows:
+            return "spread" if self.spread else "rows"
         usual = self.kind_of_special if self.special else "banded" if self.direct.best_in_bands else "direct"
         if machine not in self._preferred:
             may_fold = self.overlap or self.folded
@@ -176,6 +184,8 @@ class Plans:
             return WinogradLaunch(plan, problem, machine, threads).launches()
         if isinstance(plan, FoldedPlan):
             return (FoldedLaunch(plan, problem, machine, threads).launch(),)
+        if isinstance(plan, RowsPlan):
+            return (RowsLaunch(plan, problem, machine, threads).launch(),)
         if isinstance(plan, SpreadPlan):
             return (SpreadLaunch(plan, problem, machine, threads).launch(),)
         if isinstance(plan, AcrossPlan):

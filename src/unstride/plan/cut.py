@@ -191,6 +191,12 @@ class Cut:
         part = grid.v_unit * grid.x_unit / positions
         return regions * part, ceil(tiles * part), full * part
 
+    @property
+    def prefilling(self) -> float:
+        """Cycles of filling the result before the kernel, where that has to be."""
+        size = prod(self.problem.result_shape) * DTYPE_BYTES[self.problem.dtype]
+        return size / STREAM if self.prefill else 0.0
+
     @lazy
     def result_distance(self) -> float:
         """How much longer a burst of stores takes because the result lies in memory and not in a cache."""

@@ -28,7 +28,7 @@ from unstride.plan.phases import ONE_ROW, AxisPhases
 from unstride.plan.shares import largest, round_up
 from unstride.problem import DTYPE_BYTES, Problem, Structure
 
-__all__ = ["Lanes", "SpreadLaunch", "SpreadPlan", "patterns", "plan_spread"]
+__all__ = ["Lanes", "SpreadLaunch", "SpreadPlan", "is_woven", "patterns", "plan_spread", "row_lists"]
 
 _MOST_PATTERNS = 48  # multiply-adds of a row of the kernel, which are all written out
 _MOST_WOVEN = 4  # phases
@@ -134,7 +134,7 @@ def plan_spread(structure: Structure, isa: ISA) -> SpreadPlan | None:
         }
         panels.append(tuple(fields.get(field, 0) for field in Panel))
         sources.append(PanelSource(group, steps, tuple(((0, k), channel) for k in columns)))
-    rows = _row_lists(direct.axes[:-2], v, direct.planes, kernel_row, s.rank)
+    rows = row_lists(direct.axes[:-2], v, direct.planes, kernel_row, s.rank)
     return SpreadPlan(
         direct,
         tuple(panels),
@@ -163,13 +163,14 @@ def _kernel_columns(axis: AxisPhases, lanes: int) -> list[int]:
     return [k for taps in patterns(axis, lanes) for tap in taps for k in tap.kernel]
 
 
-def _row_lists(
+def row_lists(
     outer: tuple[AxisPhases, ...],
     v: AxisPhases,
     planes: tuple[tuple[int, ...], ...],
     kernel_row: dict[tuple[int, ...], int],
     rank: int,
 ) -> tuple[tuple[int, int], ...]:
+    """The `inner_taps` of a plan whose kernel goes row by row."""
     plane_index = {plane: i for i, plane in enumerate(planes)}
     by_residue = {phase.r: phase.taps for phase in v.phases}
     outer_phases = list(product(*(axis.phases for axis in outer)))

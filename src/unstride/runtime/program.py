@@ -30,6 +30,7 @@ from unstride.plan.direct import DirectPlan
 from unstride.plan.job import Job, Panel
 from unstride.plan.launch import Launch
 from unstride.plan.machine import Machine
+from unstride.plan.rows import RowsPlan
 from unstride.plan.winograd import RANGE_LIMIT, WinogradPlan
 from unstride.problem import Problem, Structure
 from unstride.runtime import buffers, engine, pool
@@ -101,7 +102,7 @@ class Kernel:
         if isinstance(plan, AcrossPlan):
             rows = zip(plan.panels, plan.sources, strict=True)
             panels = [PackedPanel(p[Panel.WEIGHTS], p[Panel.COLUMNS], source, source.steps) for p, source in rows]
-            return Packer(structure, base.isa, panels, elements)
+            return Packer(structure, base.isa, panels, elements, channels_as_columns=isinstance(plan, RowsPlan))
         winograd = isinstance(plan, WinogradPlan)
         steps = plan.steps if isinstance(plan, WinogradPlan) else tuple(source.steps for source in base.sources)
         panels = [
@@ -371,7 +372,8 @@ def pack(
         packed, _ = kernel.packer.pack(weights)
     result = Weights(made, weights, bias, activation, slope)
     result.keep(kernel, packed)
-    if not once and (made.plans.special or made.plans.overlap or made.plans.folded or made.plans.spread):
+    plans = made.plans
+    if not once and any((plans.special, plans.overlap, plans.folded, plans.spread, plans.rows)):
         result.own()
     return result
 

@@ -1,0 +1,201 @@
+"""Depthwise layers in pixel-major memory, row by row: the driver of `plan.rows`.
+
+per result row: list the source rows and kernel rows that make it up
+per few positions along x, or one at the ends: vector after vector of channels, all phases of each
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from unstride.codegen import ir
+from unstride.codegen.activation import activate, slope_vector
+from unstride.codegen.box import Box
+from unstride.codegen.emit import I64, PTR, Emitter, Int, Ptr, vector
+from unstride.codegen.numbers import Numbers, constant
+from unstride.codegen.spread import SpreadFamily
+from unstride.plan.job import Job, Panel
+from unstride.plan.phases import AxisPhases
+from unstride.plan.rows import positions_at_once, sums_at_once
+
+__all__ = ["RowsFamily"]
+
+
+@dataclass(frozen=True)
+class RowsFamily(SpreadFamily):
+    """What is compiled into one such kernel: all of the last axis but its sizes."""
+
+    name: ClassVar[str] = "rows"
+
+    def build(self, numbers: Numbers) -> str:
+        """The LLVM IR of the family."""
+        module = ir.Module(name=self.key)
+        module.triple = numbers.isa.triple
+        _Driver(module, numbers, self).emit()
+        return str(module)
+
+
+class _Driver(Box):
+    def __init__(self, module: Any, numbers: Numbers, family: RowsFamily) -> None:
+        self.sweep = _Sweep(module, numbers, family)
+        super().__init__(module, numbers, channel_major=False)
+
+    def emit(self) -> None:
+        e = self.e
+        self.geometry()
+        self.list_planes()
+        e.call(self.zero, self.strip, e.int(self.numbers.lanes))
+        for image in e.range(self.images):
+            n = self.n0 + image
+            source = e.ptr(self.get(Job.SOURCE), self.numbers.stored) + n * self.get(Job.SOURCE_N_STRIDE)
+            result = e.ptr(self.get(Job.RESULT), self.numbers.stored) + n * self.get(Job.RESULT_N_STRIDE)
+            for phase in e.range((self.plan + self.get(Job.PANELS)).int(Panel.OUTER_COUNT)):
+                offset, alive = self.phase_offset(phase)
+                with e.when(alive.differs(0)):
+                    self._rows(source, result + offset, phase)
+        self.done()
+
+    def _rows(self, source: Ptr, result: Ptr, phase: Int) -> None:
+        e, step = self.e, self.get(Job.RESULT_V_STEP)
+        for v in e.range(self.v0, self.v1):
+            for residue in e.range(step):
+                at = v * step + residue - self.get(Job.RESULT_V_BEGIN)
+                with e.when(e.b.and_(at >= 0, at < self.get(Job.RESULT_V_SIZE))):
+                    count = self._list_rows(phase * step + residue, v)
+                    self._row(source, result + at * self.get(Job.RESULT_V_STRIDE), count)
+
+    def _list_rows(self, row: Int, v: Int) -> Int:
+        """(source, weights) offsets of the taps of a result row that read a source row which exists."""
+        e, count = self.e, self.e.var(0)
+        lists = self.plan + self.get(Job.INNER_TAPS)
+        head = lists + row * 2
+        first = v * self.get(Job.SOURCE_V_STEP) + self.get(Job.SOURCE_V_FIRST)
+        for i in e.range(head.int(1)):
+            tap = lists + (head.int(0) + i * 2) * 2
+            at = first + tap.int(1)
+            inside = e.b.and_(at >= 0, at < self.get(Job.SOURCE_V_SIZE))
+            with e.when(e.b.and_(inside, self.planes_alive.int(tap.int(0)).differs(0))):
+                place = self.plane_offsets.int(tap.int(0)) + at * self.get(Job.SOURCE_V_STRIDE)
+                self.taps.store(count.get() * 2, place)
+                self.taps.store(count.get() * 2 + 1, tap.int(2) * self.sweep.width)
+                count.set(count.get() + 1)
+        return count.get()
+
+    def _row(self, source: Ptr, result: Ptr, count: Int) -> None:
+        e = self.e
+        inside = [self.get(field) for field in (Job.INSIDE_LOW, Job.INSIDE_HIGH)]
+        low = e.min(e.max(inside[0], self.x0), self.x1)
+        high = e.min(e.max(inside[1], low), self.x1)
+        pixel, blocks = self.get(Job.RESULT_X_STRIDE), self.sizes + self.get(Job.PANEL_BLOCKS)
+        target = result + (0 - self.get(Job.RESULT_X_BEGIN) * pixel)
+        stream = self.streamed(Int(e, e.b.ptrtoint(target.value, I64)), pixel)
+        panels = self.plan + self.get(Job.PANELS)
+        ends = (self.x0, low, high, self.x1, blocks.int(self.panel_block), blocks.int(self.panel_block + 1))
+        e.call(self.sweep.function, target, source, self.taps, panels, self.strip, self.job, count, *ends, stream)
+
+
+class _Sweep:
+    """sweep(target, source, taps, panels, zeros, job, count, x0, low, high, x1, first, end, stream): the vectors of
+    channels [first, end) of the positions [x0, x1) of a result row. In [low, high) all taps and results exist."""
+
+    def __init__(self, module: Any, numbers: Numbers, family: RowsFamily) -> None:
+        self.e = e = Emitter(module, "sweep", [*(PTR,) * 6, *(I64,) * 8], internal=True)
+        self.numbers, self.activation, self.axis = numbers, family.activation, family.axis
+        self.lanes = numbers.lanes
+        self.typ = vector(numbers.computed, self.lanes)
+        self.phases = _by_residue(self.axis)
+        self.width = family.kernel * self.lanes  # elements of the weights of a kernel row
+        self.function = e.function
+        self._emit()
+
+    def _emit(self) -> None:
+        e, numbers = self.e, self.numbers
+        self.target, self.source = e.arg_ptr(0, numbers.stored), e.arg_ptr(1, numbers.stored)
+        self.taps, self.panels = e.arg_ptr(2, I64), e.arg_ptr(3, I64)
+        self.zeros, self.job = e.arg_ptr(4, numbers.stored), e.arg_ptr(5, I64)
+        self.count, x0, low, high, x1, self.first_panel, self.end_panel, self.stream = map(e.arg_int, range(6, 14))
+        self.source_pixel, self.result_pixel = self.job.int(Job.SOURCE_X_STRIDE), self.job.int(Job.RESULT_X_STRIDE)
+        self.first, self.source_size = self.job.int(Job.SOURCE_X_FIRST), self.job.int(Job.SOURCE_X_SIZE)
+        self.begin, self.result_size = self.job.int(Job.RESULT_X_BEGIN), self.job.int(Job.RESULT_X_SIZE)
+        self.all_weights = e.ptr(self.job.int(Job.WEIGHTS), numbers.computed)
+        self.all_bias = e.ptr(self.job.int(Job.BIAS), numbers.computed)
+        slope = self.activation == "leaky_relu"
+        self.slope = slope_vector(e, self.job, Job.SLOPE_BITS, numbers) if slope else None
+        room = sums_at_once(numbers.isa)
+        positions = positions_at_once(numbers.isa, self.axis)
+        whole = low + (high - low) // positions * positions
+        for x in e.range(low, whole, positions):
+            self._positions(x, positions, room)
+        if positions > 1:
+            for x in e.range(whole, high):
+                self._positions(x, 1, room)
+        for end in e.range(2):
+            left = end.equals(0)
+            for x in e.range(e.select(left, x0, high), e.select(left, low, x1)):
+                self._positions(x, 1, room, guarded=True)
+        e.ret()
+
+    def _positions(self, x: Int, count: int, room: int, *, guarded: bool = False) -> None:
+        """All phases of so many positions, as many phases at a time as there is room for their sums."""
+        at_once = max(1, room // count)
+        for index in self.e.range(self.first_panel, self.end_panel, inner=True):
+            panel = self.panels + index * len(Panel)
+            self.channel = panel.int(Panel.CHANNEL)
+            self.weights = self.all_weights + panel.int(Panel.WEIGHTS)
+            self.bias = self.all_bias.load(self.channel, self.lanes)
+            for first in range(0, len(self.phases), at_once):
+                self._phases(x, count, range(first, min(first + at_once, len(self.phases))), guarded=guarded)
+
+    def _phases(self, x: Int, count: int, residues: range, *, guarded: bool) -> None:
+        e, step = self.e, self.axis.source_step
+        sums = [constant(self.typ, 0.0)] * (len(residues) * count)
+        start = x * step + self.first
+        needed = sorted({u * step + a for r in residues for a, _ in self.phases[r] for u in range(count)})
+        exists = {}
+        if guarded:
+            exists = {i: e.b.and_(start + i >= 0, start + i < self.source_size) for i in needed}
+        for tap, carried in e.fold(0, self.count, 1, sums):
+            row = self.source + (self.taps.int(tap * 2) + start * self.source_pixel + self.channel)
+            weights = self.weights + self.taps.int(tap * 2 + 1)
+            values = {}
+            for i in needed:
+                pixel = row + self.source_pixel * i
+                if guarded:
+                    pixel = Ptr(e, e.b.select(exists[i], pixel.value, self.zeros.value), self.numbers.stored)
+                values[i] = self.numbers.load(pixel, 0, self.lanes)
+            for place, r in enumerate(residues):
+                for a, weight in self.phases[r]:
+                    factor = weights.load(weight * self.lanes, self.lanes)
+                    for u in range(count):
+                        at = place * count + u
+                        carried[at] = self.numbers.multiply_add(e, values[u * step + a], factor, carried[at])
+        done = [activate(e, self.activation, e.b.fadd(total, self.bias), self.slope) for total in sums]
+        self._store(x, count, residues, done, guarded=guarded)
+
+    def _store(self, x: Int, count: int, residues: range, done: list[Any], *, guarded: bool) -> None:
+        e, step = self.e, self.axis.result_step
+        target = self.target + (x * step * self.result_pixel + self.channel)
+        if not guarded:
+            lines = [
+                (target + self.result_pixel * (u * step + r), done[place * count + u])
+                for u in range(count)
+                for place, r in enumerate(residues)
+            ]
+            self.numbers.store_lines(e, lines, 1, self.stream)
+            return
+        for place, r in enumerate(residues):
+            at = x * step + r - self.begin
+            with e.when(e.b.and_(at >= 0, at < self.result_size)):
+                self.numbers.store(target + self.result_pixel * r, 0, done[place])
+
+
+def _by_residue(axis: AxisPhases) -> list[list[tuple[int, int]]]:
+    """By residue, its taps: source elements from the position's first on, and the number of the weight."""
+    taps: list[list[tuple[int, int]]] = [[] for _ in range(axis.result_step)]
+    weight = 0
+    for phase in axis.phases:
+        for tap in phase.taps:
+            taps[phase.r].append((tap.a - axis.first, weight))
+            weight += 1
+    return taps

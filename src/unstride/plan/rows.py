@@ -1,0 +1,172 @@
+"""Depthwise layers in pixel-major memory, row by row.
+
+Vectors of channels fill themselves, so what counts is all that is not multiplying: listing the rows of a tile takes
+longer than its few products. Here the taps along x are compiled in. For every result row and vector of channels, source
+pixels are read as they lie, each once for all phases of a few positions, and every phase is stored where it belongs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from math import prod
+from operator import itemgetter
+
+from unstride._lazy import lazy
+from unstride.plan.cut import Grid
+from unstride.plan.direct import PanelSource, plan_direct
+from unstride.plan.job import Job, Panel
+from unstride.plan.launch import Launch, LaunchBuilder
+from unstride.plan.machine import ISA, Machine
+from unstride.plan.phases import ONE_ROW, AxisPhases
+from unstride.plan.shares import largest, round_up
+from unstride.plan.spread import SpreadPlan, row_lists
+from unstride.problem import DTYPE_BYTES, Problem, Structure
+
+__all__ = ["RowsLaunch", "RowsPlan", "plan_rows"]
+
+_MOST_TAPS = 96  # along x: all are written out
+_BOX_BYTES = 256 * 1024  # of the results of one row of a box
+# Cycles: of a result row, of a vector that is stored or loaded, and of a product; a fit to random layers.
+_ROW, _STORE, _LOAD, _PRODUCT = 60.0, 5.0, 2.8, 0.25
+_HIDDEN, _WAITS = 0.7, 1.1  # how much of that, where many products hide the loads, and where few do
+
+
+def sums_at_once(isa: ISA) -> int:
+    """Sums that registers have room for, beside pixels and weights."""
+    return 24 if isa.registers == 32 else 8
+
+
+def positions_at_once(isa: ISA, axis: AxisPhases) -> int:
+    """Positions that share the weights they load."""
+    return max(1, min(8, sums_at_once(isa)) // axis.result_step)
+
+
+@dataclass(frozen=True)
+class RowsPlan(SpreadPlan):
+    """Panels are vectors of channels, the last one moved back to end with them; `inner_taps` as for `SpreadPlan`."""
+
+    @property
+    def algorithm(self) -> str:
+        return "depthwise, row by row"
+
+
+def plan_rows(structure: Structure, isa: ISA) -> RowsPlan | None:
+    """The plan, or None where it cannot be used."""
+    s, lanes = structure, isa.lanes(8 if structure.dtype == "f64" else 4)
+    if s.data_layout != "NXC" or s.ci * s.co > 1 or s.groups < lanes or max(s.kernel[-1], s.stride[-1]) > _MOST_TAPS:
+        return None
+    direct = plan_direct(s, isa)
+    x, v = direct.axes[-1], direct.axes[-2] if s.rank > 1 else ONE_ROW
+    kernels = list(product(*(range(k) for k in s.kernel[:-1])))
+    columns = [tap.k for phase in x.phases for tap in phase.taps]
+    steps = tuple((*index, k) for index in kernels for k in columns)
+    firsts = [min(first, s.groups - lanes) for first in range(0, s.groups, lanes)]
+    panels: list[tuple[int, ...]] = []
+    sources: list[PanelSource] = []
+    for first in firsts:
+        fields = {
+            Panel.WEIGHTS: len(panels) * len(steps) * lanes,
+            Panel.RUN: 1,
+            Panel.CHANNEL: first,
+            Panel.COLUMNS: lanes,
+            Panel.OUTER_COUNT: len(direct.outer_phases),
+            Panel.BIAS: first,
+        }
+        panels.append(tuple(fields.get(field, 0) for field in Panel))
+        sources.append(PanelSource(first, steps, tuple(((0, 0), c) for c in range(lanes))))
+    return RowsPlan(
+        direct,
+        tuple(panels),
+        tuple(sources),
+        row_lists(direct.axes[:-2], v, direct.planes, {index: i for i, index in enumerate(kernels)}, s.rank),
+        # The last two may share channels, which one task alone may store.
+        (*range(1, len(panels) - (1 if s.groups % lanes else 0)), len(panels)),
+        len(direct.outer_phases) * v.result_step,
+        True,
+        len(panels) * len(steps) * lanes,
+        tuple(range(s.groups)),
+        "one channel a group: every row is computed in one sweep, with its taps compiled in",
+    )
+
+
+class RowsLaunch(LaunchBuilder):
+    """How a call is cut: rows, and where these are long, parts of them."""
+
+    def __init__(self, plan: RowsPlan, problem: Problem, machine: Machine, threads: int) -> None:
+        super().__init__(plan.direct, problem, machine, threads)
+        self.rows = plan
+        self.counts = (self.v_hull[1] - self.v_hull[0], self.x_hull[1] - self.x_hull[0])
+
+    @property
+    def fills_holes(self) -> bool:
+        """Sums without terms are bias."""
+        return all(axis.phases.complete for axis in self.outer)
+
+    @property
+    def price(self) -> float | None:
+        """Cycles of one thread, or None where there is nothing to compute."""
+        work = prod(self.problem.data_shape) * prod(self.counts) * self.outer_positions
+        return self._best[1] if work else None
+
+    @lazy
+    def _best(self) -> tuple[Grid, float]:
+        return min(((grid, self._cost(grid)) for grid in self._grids()), key=itemgetter(1))
+
+    def _grids(self) -> Iterator[Grid]:
+        nv, nx = self.counts
+        pixel = self.problem.groups * DTYPE_BYTES[self.problem.dtype] * self.x.phases.result_step
+        x_unit = largest(nx, lambda x: x * pixel <= _BOX_BYTES)
+        everything, ends = (len(self.rows.panels),), self.rows.chunk_ends
+        for pieces in (1, self.threads, 4 * self.threads):
+            yield Grid(1, -(-nv // pieces), x_unit, everything)
+            if nv < pieces:
+                yield Grid(1, 1, min(x_unit, -(-nx // pieces)), everything)
+            if nv * nx < pieces:
+                count = min(len(ends), pieces)
+                yield Grid(1, 1, x_unit, tuple(ends[(i + 1) * len(ends) // count - 1] for i in range(count)))
+
+    def _cost(self, grid: Grid) -> float:
+        """Cycles of the busiest thread."""
+        (nv, nx), plan = self.counts, self.rows
+        units = self.batch * -(-nv // grid.v_unit) * -(-nx // grid.x_unit)
+        tasks = units * self.outer_positions * len(grid.panel_blocks)
+        vectors = len(plan.panels) / len(grid.panel_blocks)
+        stored = grid.x_unit * self.x.phases.result_step
+        low, high = self._inside
+        inside = max(0, min(high, self.x_hull[1]) - max(low, self.x_hull[0])) / nx * grid.x_unit
+        together = positions_at_once(plan.direct.isa, self.x.phases)
+        alone = grid.x_unit - inside // together * together  # positions that load pixels and weights for themselves
+        taps = sum(len(phase.taps) for phase in self.x.phases.phases)
+        loaded = (grid.x_unit - alone) * min(self.x.phases.source_step, self.x.phases.span) + alone * taps
+        row = _ROW + vectors * _STORE * stored * self.result_distance
+        rows = plan.row_phases * row + plan.row_taps * vectors * (loaded * _LOAD + grid.x_unit * taps * _PRODUCT)
+        return self._turns(tasks) * (grid.v_unit * rows * self._patience + 2000)
+
+    @property
+    def _patience(self) -> float:
+        """Where few products hide the loads, as in 1D and where a gather strides, a sweep waits for them."""
+        return _WAITS if self.problem.rank == 1 or self.problem.direction == "gather" else _HIDDEN
+
+    @lazy
+    def _inside(self) -> tuple[int, int]:
+        """Positions along x whose taps all read the source, and whose results all exist."""
+        axis = self.x
+        step, first = axis.phases.source_step, axis.phases.first + axis.source_shift
+        low = max(-(first // step), -(-axis.begin // axis.phases.result_step))
+        high = (axis.source_size - axis.phases.span - first) // step + 1
+        high = min(high, (axis.result_size - axis.phases.result_step + axis.begin) // axis.phases.result_step + 1)
+        return low, max(low, high)
+
+    def launch(self) -> Launch:
+        """The launch of one problem."""
+        plan, grid = self.rows, self._best[0]
+        base = self.build(grid)
+        most = max((count for _, count in plan.inner_taps[: plan.row_phases]), default=0)
+        sizes = [self.machine.isa.vector_bytes, 16 * (len(self.plan.planes) + most)]
+        places = [sum(map(round_up, sizes[:i])) for i in range(3)]
+        fields = list(base.fields)
+        fields[Job.OFFSET_STRIP], fields[Job.OFFSET_TAPS], fields[Job.SCRATCH_PER_SLOT] = places
+        fields[Job.INSIDE_LOW], fields[Job.INSIDE_HIGH] = self._inside
+        return replace(base, fields=tuple(fields), scratch_per_slot=places[2])
