@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from random import Random
 
 from unstride.codegen.across import LineArgs
+from unstride.codegen.tile import TileArgs
 
 __all__ = ["Mutant", "mutants", "sample"]
 
@@ -83,21 +84,29 @@ class _Scope:
         return [line for line in self.lines if word.search(line.partition(" = ")[2] or line)]
 
     def prefetched(self) -> set[str]:
-        """The values that nothing but a prefetch depends on."""
-        found: set[str] = set()
-        for name, line in reversed(self.made.items()):
-            users = [_NAME.match(use) for use in self.uses(name)]
-            fetched = all("@llvm.prefetch" in use.replace('"', "") or self._hands_on(use) for use in self.uses(name))
-            if users and " phi " not in line and (fetched or all(user and user[1] in found for user in users)):
-                found.add(name)
-        return found
+        """The values that nothing but a prefetch depends on: of all values, what is left when those are taken away of
+        which something else is made, or which do something else, until nothing more is."""
+        uses = {name: [use for use in self.uses(name) if not self._fetches(use)] for name in self.made}
+        made = {name: [match[1] if (match := _NAME.match(use)) else "" for use in uses[name]] for name in uses}
+        found = set(uses)
+        while gone := {name for name in found if any(user not in found for user in made[name])}:
+            found -= gone
+        return {name for name in found if self.uses(name)}
+
+    def _fetches(self, line: str) -> bool:
+        return "@llvm.prefetch" in line.replace('"', "") or self._hands_on(line)
 
     def _hands_on(self, line: str) -> bool:
-        """Whether a line tells a line function what it shall prefetch."""
+        """Whether a line tells a line function, or a tile of Winograd's, what it shall prefetch."""
         stored = re.match(r" *store i64 \S+, ptr (%\S+),", line)
         place = _GEP.search(self.made.get(stored[1], "")) if stored else None
+        if place is None:
+            return False
         lines = any(function.startswith("line_") for function in self.functions)
-        return bool(place and lines and int(place[2]) in (LineArgs.NEXT, LineArgs.NEXT_PITCH))
+        if lines:
+            return int(place[2]) in (LineArgs.NEXT, LineArgs.NEXT_PITCH)
+        winograd = "pack" in self.functions and any(function.startswith("tile_") for function in self.functions)
+        return winograd and int(place[2]) in (TileArgs.SOURCES + 2, TileArgs.SOURCES + 3)
 
     def reached(self) -> set[int]:
         """The numbers of the lines that some path from the entry leads to."""

@@ -12,9 +12,9 @@ from typing import Any, ClassVar, Self
 from unstride.codegen import ir
 from unstride.codegen.activation import activate, slope_vector
 from unstride.codegen.direct import Callee
-from unstride.codegen.emit import I32, I64, PTR, Emitter, Int, Ptr, size_of, vector
+from unstride.codegen.emit import I32, I64, PTR, Emitter, Int, Ptr, vector
 from unstride.codegen.line_strip import LineStrip
-from unstride.codegen.numbers import LINE_BYTES, Numbers, constant
+from unstride.codegen.numbers import Numbers, constant
 from unstride.codegen.strips import emit_stream, weave
 from unstride.plan.across import SLACK
 from unstride.plan.job import Job, Panel
@@ -163,14 +163,11 @@ class _Driver(LineStrip):
         top = e.max(self.v0 * step - begin, 0)
         rows = e.min(self.v1 * step - begin, self.get(Job.RESULT_V_SIZE)) - top
         streamed = e.b.and_(self.get(Job.STREAM).differs(0), rows > 0)
-        home = result + (top * stride + self.low)
-        size = size_of(self.numbers.stored)
-        within = (Int(e, e.b.ptrtoint(home.value, I64)) & (LINE_BYTES - 1)) // size
-        stage = self.out.as_type(self.numbers.stored) + within
-        start = stage + (0 - top * stride - self.low)
+        first, stage = top * stride + self.low, self.out.as_type(self.numbers.stored)
+        start = stage + (0 - first)
         self._rows(panel, phase, Ptr(e, e.b.select(streamed, start.value, result.value), self.numbers.stored))
         with e.when(streamed):
-            e.call(self.stream, home, stage, (rows - 1) * stride + (self.high - self.low))
+            e.call(self.stream, result + first, stage, (rows - 1) * stride + (self.high - self.low))
 
     def _rows(self, panel: Ptr, phase: Int, result: Ptr) -> None:
         e, heads = self.e, self.heads + phase * self.get(Job.RESULT_V_STEP) * 2

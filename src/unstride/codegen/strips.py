@@ -92,7 +92,7 @@ def emit_narrow(module: Any, numbers: Numbers) -> Any:
 
 
 def emit_stream(module: Any, numbers: Numbers) -> Any:
-    """stream(target, source, count): stored elements, whole lines past the caches; both lie alike within a line.
+    """stream(target, source, count): stored elements, whole lines of the target past the caches.
 
     Where the machine has no such stores, it is a copy.
     """

@@ -294,7 +294,7 @@ class SpreadLaunch(LaunchBuilder):
         base = self.build(grid)
         integers = 2 * (len(self.plan.planes) + plan.row_phases + plan.row_taps * self.plan.reduce_channels)
         streamed = self._streamed(grid)
-        stage = self._stage(grid.v_unit, grid.x_unit) + 64 if streamed else 0
+        stage = self._stage(grid.v_unit, grid.x_unit) if streamed else 0
         sizes = [self._strip_room(grid.v_unit, grid.x_unit), 8 * integers, stage]
         places = [sum(map(round_up, sizes[:i])) for i in range(4)]
         fields = list(base.fields)

@@ -25,13 +25,10 @@ def prefill(result: NDArray[Any], rest: NDArray[Any], dtype: str, isa: ISA, thre
     if result.nbytes < _SMALL or rest.ndim > 1:  # in NCX every channel is a stretch of its own
         result[...] = rest
         return
-    # The pattern is whole pixels and whole lines, and lies in its lines as the result does.
+    # The pattern is whole pixels and whole lines, so that lines are cut at the ends of the result alone.
     whole = lcm(rest.nbytes, LINE_BYTES)
     pixels = whole * -(-_PATTERN_BYTES // whole) // rest.nbytes
-    room = np.empty(pixels * rest.nbytes + 2 * LINE_BYTES, np.uint8)
-    start = (buffers.address(result) - buffers.address(room)) % LINE_BYTES
-    pattern = room[start : start + pixels * rest.nbytes].view(result.dtype)
-    pattern.reshape(pixels, -1)[...] = rest
+    pattern = np.tile(rest, pixels)
     turns = max(1, _TASK_BYTES // pattern.nbytes)
     fields = {
         Fill.RESULT: buffers.address(result),
