@@ -84,6 +84,26 @@ REASONS = (
         "lines wait in scratch and are copied",
     ),
     (
+        "* run",
+        "return e.select(e.b.and_(aligned, self.get(Job.STREAM).differs(0)), 1, 0)",
+        "a result goes past the caches, or does not",
+    ),
+    (
+        "spread* run",
+        "streamed = e.b.and_(self.get(Job.STREAM).differs(0), rows > 0)",
+        "a result goes past the caches, or does not",
+    ),
+    (
+        "spread* rows_*",
+        "numbers.store_between(target, i * lanes, value, self.low - t, self.high - t)",
+        "a row that is not cut begins with its first element, so the least lane is none or below",
+    ),
+    (
+        "spread* rows_*",
+        "end = self.high if periods == 1 else (self.high + (step // 2 - 1)) // step * step",
+        "what is left is done at once, or in single periods",
+    ),
+    (
         "winograd* pack",
         "row.append(e.b.select(step < 0, zero, value))",
         "the kernel's first element is never this tap of a phase",

@@ -13,8 +13,8 @@ Changes that cannot matter, whatever the code is for, are not planted:
 * a prefetch may fetch anything, also one whose address is handed on (NEXT); the lanes of a sum over lanes may come in
   any order;
 * the choice among ways that give the same numbers (`tile_*`: are all columns stored? `transpose_*`: which block fits?
-  `line_*`: which width holds what is left? `weave`: whole blocks, or by element?), and the last block of a
-  transposition, which may be done twice;
+  `line_*`: which width holds what is left? `weave`: whole blocks, or by element? `rows_*`: is a turn between `low` and
+  `high`, so that it needs no mask?), and the last block of a transposition, which may be done twice;
 * `zero`, `padded`, `weave` and `sum` may run over, by contract;
 * the pitch of lines in scratch, rounded up to vectors, and the slack added to it: any that all sides share, and that is
   long enough, is right.
@@ -25,6 +25,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 
 from unstride.codegen.across import LineArgs
@@ -91,7 +92,10 @@ class _Scope:
         found = set(uses)
         while gone := {name for name in found if any(user not in found for user in made[name])}:
             found -= gone
-        return {name for name in found if self.uses(name)}
+        ends = {name for name in found if any(self._fetches(use) for use in self.uses(name))}
+        while more := {name for name in found - ends if any(user in ends for user in made[name])}:
+            ends |= more
+        return ends
 
     def _fetches(self, line: str) -> bool:
         return "@llvm.prefetch" in line.replace('"', "") or self._hands_on(line)
@@ -196,7 +200,7 @@ def _changed(scope: _Scope, line: str, before: str, after: str) -> Iterator[tupl
         yield "stride", line.replace(match[0], match[1] + _WIDER[match[2]] + match[3], 1)
     if match := _MASK.search(line):
         yield "mask", line.replace(match[0], f"{match[1]}-1", 1)
-    if (match := _LOGIC.search(line)) and not chooses:
+    if (match := _LOGIC.search(line)) and not (chooses or all(map(partial(_asks_inside, scope), match.groups()[1:]))):
         other = "xor" if _both_alive(scope, match) else "or" if match[1] == "and" else "and"
         yield "mask", line.replace(f"= {match[1]} i1", f"= {other} i1", 1)
     if (match := _SHUFFLE.search(line)) and match[1] != match[2]:
@@ -217,7 +221,7 @@ def _bounds(scope: _Scope, line: str, match: re.Match[str], before: str, after: 
             return
         if scope.starts_with("transpose_", "weave", "padded") or scope.name == "sum":
             return
-    elif scope.starts_with("tile_", "transpose_", "line_", "weave"):
+    elif scope.starts_with("tile_", "transpose_", "line_", "weave") or (name and _asks_inside(scope, name[1])):
         return
     counts = scope.starts_with("sum_") and right.isdigit()
     more, less = (left, right) if operator == "sgt" else (right, left)
@@ -225,6 +229,12 @@ def _bounds(scope: _Scope, line: str, match: re.Match[str], before: str, after: 
     alive = alive or (operator in ("sgt", "slt") and _counted(scope, more, less))
     changed = _TURNED if alive and not again else _RELAXED
     yield "bound", line.replace(f"icmp {operator} ", f"icmp {changed[operator]} ", 1)
+
+
+def _asks_inside(scope: _Scope, name: str) -> bool:
+    """Whether a value compares a turn of a row with the ends of the row (arguments 9 and 10 of `rows_*`)."""
+    compared = _COMPARE.search(scope.made.get(name, ""))
+    return scope.starts_with("rows_") and bool(compared and {"%a9", "%a10"} & {compared[2], compared[3]})
 
 
 def _counted(scope: _Scope, more: str, less: str) -> bool:

@@ -5,6 +5,7 @@ Every kernel family walks the same boxes. A family adds what happens between the
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 from unstride.codegen.emit import I8, I64, PTR, VOID, Emitter, Int, Ptr, size_of
@@ -23,7 +24,6 @@ class Box:
     def __init__(self, module: Any, numbers: Numbers, *, channel_major: bool) -> None:
         self.numbers, self.channel_major = numbers, channel_major
         self.zero = emit_zero(module, numbers)
-        self.copy = emit_copy(module, numbers)
         if channel_major:
             self.gather = emit_transpose(module, "transpose_in", numbers, widen=True)
             same = numbers.stored is numbers.computed  # then one function serves both ways
@@ -40,6 +40,11 @@ class Box:
         self.planes_alive = self.scratch_at(Job.OFFSET_TAPS, I64)
         self.plane_offsets = self.planes_alive + self.get(Job.PLANE_COUNT)
         self.taps = self.plane_offsets + self.get(Job.PLANE_COUNT)
+
+    @cached_property
+    def copy(self) -> Any:
+        """`copy`, for those who need it."""
+        return emit_copy(self.e.module, self.numbers)
 
     def done(self) -> None:
         """The end of a task: what was streamed becomes visible before the task counts as done."""
@@ -83,15 +88,8 @@ class Box:
         self.outer_index, self.panel_block = rest % outer_positions, rest // outer_positions
         self.x0 = self.get(Job.X_LOW) + x_block * self.get(Job.X_UNIT)
         self.x1 = e.min(self.x0 + self.get(Job.X_UNIT), self.get(Job.X_HIGH))
-        low, high, grain = self.get(Job.V_LOW), self.get(Job.V_HIGH), self.get(Job.V_GRAIN)
-        grains = (high - low + (grain - 1)) // grain
-        least, more = grains // v_blocks, grains % v_blocks
-
-        def start(block: Int) -> Int:
-            """As even as can be, the larger blocks first: else one thread would wait for another's last one."""
-            return low + (block * least + e.min(block, more)) * grain
-
-        self.v0, self.v1 = start(v_block), e.min(start(v_block + 1), high)
+        starts = self.sizes + self.get(Job.V_STARTS)
+        self.v0, self.v1 = starts.int(v_block), starts.int(v_block + 1)
         self.n0 = n_block * self.get(Job.IMAGES_PER_UNIT)
         self.images = e.min(self.get(Job.IMAGES_PER_UNIT), self.get(Job.IMAGES) - self.n0)
 

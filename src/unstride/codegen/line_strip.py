@@ -17,7 +17,7 @@ __all__ = ["LineStrip"]
 class LineStrip(Box):
     """A box whose strip is [channel][plane][row][x]; subclasses say how far its rows, planes and channels are apart."""
 
-    flat: Any  # whether rows are one run, in the source and in the strip
+    flat: Any = None  # whether rows are one run, in the source and in the strip; None if they never are
     channel_pitch: Int
 
     def __init__(self, module: Any, numbers: Numbers) -> None:
@@ -37,6 +37,9 @@ class LineStrip(Box):
                 with e.when(self.planes_alive.int(plane).differs(0)):
                     target = self.strip + (c * self.channel_pitch + plane * self.plane_pitch)
                     start = channel + self.plane_offsets.int(plane)
+                    if self.flat is None:
+                        self._fill_plane(target, start)
+                        continue
                     with e.either(self.flat) as (then, otherwise):
                         with then:
                             first, count = self.source_v * self.get(Job.SOURCE_V_STRIDE), self.rows * self.columns

@@ -109,7 +109,6 @@ class _Driver(LineStrip):
     def geometry(self) -> None:
         super().geometry()
         lanes, rotation = self.numbers.lanes, self.get(Job.ROTATION)
-        self.flat = self.e.int(0).differs(0)
         # Rotated lines end with the first phases of one position more.
         self.columns = self.columns + self.e.select(rotation > 0, self.get(Job.SOURCE_X_STEP), 0)
         # What is read beyond the end of a row belongs to the next one, and is not used.

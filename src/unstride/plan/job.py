@@ -53,11 +53,9 @@ class Job(_Field):
     IMAGES_PER_UNIT = auto()
     N_BLOCKS = auto()
     P_BLOCKS = auto()
-    V_LOW = auto()
-    V_HIGH = auto()
     V_UNIT = auto()  # at most
     V_BLOCKS = auto()
-    V_GRAIN = auto()  # positions along v that stay together
+    V_STARTS = auto()  # where in the sizes the first positions of the blocks are, and the end
     X_LOW = auto()
     X_HIGH = auto()
     X_UNIT = auto()

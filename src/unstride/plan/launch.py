@@ -42,6 +42,7 @@ class LaunchBuilder(Cut):
     def build(self, grid: Grid | None = None) -> Launch:
         grid = grid or self.best_grid()[0]
         tables = [self._x_table(), self._v_table(), self._outer_table(), self._block_table(grid), self._tap_table()]
+        tables += [self._v_starts(grid)]
         starts = [sum(map(len, tables[:i])) for i in range(len(tables))]
         v_blocks, x_blocks = _blocks(self.v_hull, grid.v_unit), _blocks(self.x_hull, grid.x_unit)
         n_blocks = -(-self.batch // grid.images)
@@ -61,11 +62,9 @@ class LaunchBuilder(Cut):
             Job.IMAGES_PER_UNIT: grid.images,
             Job.N_BLOCKS: n_blocks,
             Job.P_BLOCKS: len(grid.panel_blocks),
-            Job.V_LOW: self.v_hull[0],
-            Job.V_HIGH: self.v_hull[1],
             Job.V_UNIT: grid.v_unit,
             Job.V_BLOCKS: v_blocks,
-            Job.V_GRAIN: 1,
+            Job.V_STARTS: starts[5],
             Job.X_LOW: self.x_hull[0],
             Job.X_HIGH: self.x_hull[1],
             Job.X_UNIT: grid.x_unit,
@@ -151,6 +150,17 @@ class LaunchBuilder(Cut):
 
     def _block_table(self, grid: Grid) -> list[int]:
         return [0, *grid.panel_blocks]
+
+    @property
+    def v_grain(self) -> int:
+        """Positions along v that stay together."""
+        return 1
+
+    def _v_starts(self, grid: Grid) -> list[int]:
+        """Blocks as even as can be, the larger ones first: else one thread would wait for another's last one."""
+        (low, high), grain, count = self.v_hull, self.v_grain, _blocks(self.v_hull, grid.v_unit)
+        least, more = divmod(-(-(high - low) // grain), max(1, count))
+        return [*(low + grain * (i * least + min(i, more)) for i in range(count)), high]
 
     def _tap_table(self) -> list[int]:
         if not self.plan.clipped and not self.plan.banded:

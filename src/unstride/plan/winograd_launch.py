@@ -63,18 +63,15 @@ class WinogradLaunch(LaunchBuilder):
         choice must not change the result. Panels may be cut freely.
         """
         grid = self._winograd_grid()
-        left = self._in_tiles(self.build(grid))
-        return self._build_winograd(grid), left
+        return self._build_winograd(grid), self.build(grid)
 
-    def _in_tiles(self, launch: Launch) -> Launch:
-        """The same launch, cut between tiles."""
-        fields = list(launch.fields)
-        fields[Job.V_GRAIN] = self._tile_steps[0]
-        return replace(launch, fields=tuple(fields))
+    @property
+    def v_grain(self) -> int:
+        return self._tile_steps[0]
 
     def _build_winograd(self, grid: Grid) -> Launch:
         """The Winograd launch: the direct one with room for the transformed strip and the products."""
-        plan, base = self.winograd, self._in_tiles(self.build(grid))
+        plan, base = self.winograd, self.build(grid)
         strip, transformed, products = self._scratch(grid)
         out = base.fields[Job.OFFSET_TAPS] - base.fields[Job.OFFSET_OUT]
         taps = base.scratch_per_slot - base.fields[Job.OFFSET_TAPS]
