@@ -15,7 +15,7 @@ Changes that cannot matter, whatever the code is for, are not planted:
 * the choice among ways that give the same numbers (`tile_*`: are all columns stored? `transpose_*`: which block fits?
   `line_*`: which width holds what is left? `weave`: whole blocks, or by element? `rows_*`: is a turn between `low` and
   `high`, so that it needs no mask?), and the last block of a transposition, which may be done twice;
-* `zero`, `padded`, `weave` and `sum` may run over, by contract;
+* `zero`, `padded`, `weave` and `sum` may run over, by contract; a turn of `rows_*` beyond the row stores nothing;
 * the pitch of lines in scratch, rounded up to vectors, and the slack added to it: any that all sides share, and that is
   long enough, is right.
 """
@@ -220,6 +220,8 @@ def _bounds(scope: _Scope, line: str, match: re.Match[str], before: str, after: 
             yield "bound", line.replace(f"icmp {operator} ", f"icmp {_TURNED[operator]} ", 1)
             return
         if scope.starts_with("transpose_", "weave", "padded") or scope.name == "sum":
+            return
+        if scope.starts_with("rows_") and not re.search(r"= add(?: nsw)? i64 \S+, 1$", before):
             return
     elif scope.starts_with("tile_", "transpose_", "line_", "weave") or (name and _asks_inside(scope, name[1])):
         return

@@ -130,10 +130,9 @@ class _Sweep:
         if positions > 1:
             for x in e.range(whole, high):
                 self._positions(x, 1, room)
-        for end in e.range(2):
-            left = end.equals(0)
-            for x in e.range(e.select(left, x0, high), e.select(left, low, x1)):
-                self._positions(x, 1, room, guarded=True)
+        inside = high - low
+        for x in e.range(x0, x1 - inside):
+            self._positions(e.select(x < low, x, x + inside), 1, room, guarded=True)
         e.ret()
 
     def _positions(self, x: Int, count: int, room: int, *, guarded: bool = False) -> None:

@@ -41,9 +41,16 @@ class LaunchBuilder(Cut):
 
     def build(self, grid: Grid | None = None) -> Launch:
         grid = grid or self.best_grid()[0]
-        tables = [self._x_table(), self._v_table(), self._outer_table(), self._block_table(grid), self._tap_table()]
-        tables += [self._v_starts(grid)]
-        starts = [sum(map(len, tables[:i])) for i in range(len(tables))]
+        tables = [
+            [0],  # no table starts at 0, so that no offset can be forgotten unnoticed
+            self._x_table(),
+            self._v_table(),
+            self._outer_table(),
+            self._block_table(grid),
+            self._tap_table(),
+            self._v_starts(grid),
+        ]
+        starts = [sum(map(len, tables[: i + 1])) for i in range(len(tables) - 1)]
         v_blocks, x_blocks = _blocks(self.v_hull, grid.v_unit), _blocks(self.x_hull, grid.x_unit)
         n_blocks = -(-self.batch // grid.images)
         strip = round_up(self._strip_bytes(grid.images, grid.v_unit, grid.x_unit))

@@ -424,7 +424,7 @@ def _plan_tables(
         Job.OUTER_PHASES: [value for phase in plan.outer_phases for value in phase],
     }
     starts: dict[Job, int] = {}
-    flat: list[int] = []
+    flat = [0]  # no table starts at 0, so that no offset can be forgotten unnoticed
     for name, table in tables.items():
         starts[name] = len(flat)
         flat += table
