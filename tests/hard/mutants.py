@@ -95,8 +95,8 @@ REASONS = (
     ),
     (
         "spread* rows_*",
-        "numbers.store_between(target, i * lanes, value, self.low - t, self.high - t)",
-        "a row that is not cut begins with its first element, so the least lane is none or below",
+        "inside, low = e.b.and_(t >= self.low, inside), self.low - t",
+        "a row begins with its first element, but where only a part of it is visited",
     ),
     (
         "spread* rows_*",

@@ -184,7 +184,7 @@ class _Rows:
 
     def __init__(self, module: Any, numbers: Numbers, family: SpreadFamily, rotation: int) -> None:
         self.e = e = Emitter(module, f"rows_{rotation}", [*(PTR,) * 7, *(I64,) * 5], internal=True)
-        self.numbers, self.activation = numbers, family.activation
+        self.numbers, self.activation, self.rotation = numbers, family.activation, rotation
         self.sums: _Woven | _Permuted
         if is_woven(family.axis):
             self.sums = _Woven(e, numbers, family.axis, rotation)
@@ -238,14 +238,18 @@ class _Rows:
         ordered = sums.in_order([e.b.fadd(total, self.bias) for total in totals])
         done = [activate(e, self.activation, value, self.slope) for value in ordered]
         target = self.target + t
-        inside = e.b.and_(t >= self.low, t + len(done) * lanes <= self.high)
+        inside = t + len(done) * lanes <= self.high
+        # A row that starts with another phase than the first starts with its first element.
+        low = e.int(0)
+        if self.rotation == 0:
+            inside, low = e.b.and_(t >= self.low, inside), self.low - t
         with e.either(inside) as (then, otherwise):
             with then:
                 for i, value in enumerate(done):
                     numbers.store(target, i * lanes, value)
             with otherwise:
                 for i, value in enumerate(done):
-                    numbers.store_between(target, i * lanes, value, self.low - t, self.high - t)
+                    numbers.store_between(target, i * lanes, value, low, self.high - t)
 
 
 class _Permuted:
