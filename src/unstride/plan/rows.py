@@ -21,7 +21,7 @@ from unstride.plan.launch import Launch, LaunchBuilder
 from unstride.plan.machine import ISA, Machine
 from unstride.plan.phases import ONE_ROW, AxisPhases
 from unstride.plan.shares import largest, round_up
-from unstride.plan.spread import SpreadPlan, row_lists
+from unstride.plan.spread import SpreadPlan, has_long_tables, row_lists
 from unstride.problem import DTYPE_BYTES, Problem, Structure
 
 __all__ = ["RowsLaunch", "RowsPlan", "plan_rows"]
@@ -55,7 +55,8 @@ class RowsPlan(SpreadPlan):
 def plan_rows(structure: Structure, isa: ISA) -> RowsPlan | None:
     """The plan, or None where it cannot be used."""
     s, lanes = structure, isa.lanes(8 if structure.dtype == "f64" else 4)
-    if s.data_layout != "NXC" or s.ci * s.co > 1 or s.groups < lanes or max(s.kernel[-1], s.stride[-1]) > _MOST_TAPS:
+    along_x = max(s.kernel[-1], s.stride[-1])
+    if s.data_layout != "NXC" or s.ci * s.co > 1 or s.groups < lanes or along_x > _MOST_TAPS or has_long_tables(s):
         return None
     direct = plan_direct(s, isa)
     x, v = direct.axes[-1], direct.axes[-2] if s.rank > 1 else ONE_ROW

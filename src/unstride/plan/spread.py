@@ -28,10 +28,11 @@ from unstride.plan.phases import ONE_ROW, AxisPhases
 from unstride.plan.shares import largest, round_up
 from unstride.problem import DTYPE_BYTES, Problem, Structure
 
-__all__ = ["Lanes", "SpreadLaunch", "SpreadPlan", "is_woven", "patterns", "plan_spread", "row_lists"]
+__all__ = ["Lanes", "SpreadLaunch", "SpreadPlan", "has_long_tables", "is_woven", "patterns", "plan_spread", "row_lists"]
 
 _MOST_PATTERNS = 48  # multiply-adds of a row of the kernel, which are all written out
 _MOST_WOVEN = 4  # phases
+_MOST_RESIDUES = 2**14  # of a position, and kernel elements
 _MOST_PRODUCTS = 4  # channels in times channels out, of a group
 _STRIP_BYTES = 32 * 1024  # of the source lines of a box, and the next channel's: they should stay in L1
 # Cycles: of a result row and of each of its vectors, of a product, of a source line and of each of its vectors, and of
@@ -109,11 +110,11 @@ def plan_spread(structure: Structure, isa: ISA) -> SpreadPlan | None:
     """The plan, or None where it cannot be used or has nothing to gain."""
     s = structure
     result, reduce = (s.co, s.ci) if s.direction == "scatter" else (s.ci, s.co)
-    if s.data_layout != "NCX" or result * reduce > _MOST_PRODUCTS:
+    lanes = isa.lanes(8 if s.dtype == "f64" else 4)
+    if s.data_layout != "NCX" or result * reduce > _MOST_PRODUCTS or has_long_tables(s):
         return None
     direct = plan_direct(s, isa)
     x, v = direct.axes[-1], direct.axes[-2] if s.rank > 1 else ONE_ROW
-    lanes = isa.lanes(8 if s.dtype == "f64" else 4)
     columns = _kernel_columns(x, lanes)
     if x.source_step > 2 or products_of(x, lanes) > _MOST_PATTERNS:
         return None
@@ -147,6 +148,11 @@ def plan_spread(structure: Structure, isa: ISA) -> SpreadPlan | None:
         tuple(range(len(panels))),
         f"{reduce} channel{'s' * (reduce > 1)} a group: pixels are spread over the lanes of their results",
     )
+
+
+def has_long_tables(structure: Structure) -> bool:
+    """Whether a huge stride or kernel would make tables by residue and kernel row too long to think of."""
+    return max(prod(structure.stride), prod(structure.kernel)) > _MOST_RESIDUES
 
 
 def products_of(axis: AxisPhases, lanes: int) -> int:
