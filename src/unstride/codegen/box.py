@@ -263,5 +263,8 @@ class Box:
         if self.channel_major:
             e.call(self.scatter, target, c_stride, source, pitch, pixels, width)
             return
-        for pixel in e.range(pixels):
-            e.call(self.narrow, target + pixel * self.get(Job.RESULT_X_STRIDE), source + pixel * pitch, width)
+        stride = self.get(Job.RESULT_X_STRIDE)
+        dense = e.b.and_(stride.equals(width), pitch.equals(width))
+        run = e.select(dense, pixels, 1)  # pixels that lie side by side
+        for pixel in e.range(e.select(dense, 1, pixels)):
+            e.call(self.narrow, target + pixel * stride, source + pixel * pitch, run * width)

@@ -1,7 +1,9 @@
 """Products of whole patches, and their sums: the driver of `plan.overlap`.
 
-per box: start the out strip with the bias; per panel: products [pixel][column] of the pixels that exist;
-         add the patch of every pixel to the out strip; activate; flush
+per box: start the out strip with the bias; per some source rows: products [pixel][column] of the pixels that exist,
+         panel by panel, and the patch of every pixel is added to the out strip; activate; flush
+
+Under a dilated kernel the sums of a row wait in order of their residue by the dilation: so a row of a patch is one run.
 """
 
 from __future__ import annotations
@@ -19,16 +21,21 @@ __all__ = ["OverlapDriver"]
 
 class OverlapDriver(ClippedDriver):
     def panel(self, panel: Ptr) -> None:
+        """The first of some panels stands for all that feed the same out strip."""
         e = self.e
         offset, alive = self.result_offset(panel)
-        with e.when(alive.differs(0)):
-            with e.when(panel.int(Panel.START).differs(0)):
-                self._start(panel)
-            self._multiply(panel)
-            with e.when(panel.int(Panel.FLUSH).differs(0)):
-                self._fold(panel)
-                self._activate(panel)
-                self.flush(panel, offset)
+        with e.when(e.b.and_(alive.differs(0), panel.int(Panel.START).differs(0))):
+            self._start(panel)
+            at_once = self.get(Job.RING_ROWS)
+            for turn in e.range((self.rows + at_once - 1) // at_once):
+                rows = (turn * at_once, e.min(turn * at_once + at_once, self.rows))
+                for index in e.range(panel.int(Panel.START)):
+                    self._multiply(panel + index * len(Panel), *rows)
+                self._fold(panel, *rows)
+            self._activate(panel)
+            with e.when(self.get(Job.DILATION_X).differs(1)):
+                self._sort_columns(panel)
+            self.flush(panel, offset)
 
     def _start(self, panel: Ptr) -> None:
         """Sums start with the bias."""
@@ -39,8 +46,8 @@ class OverlapDriver(ClippedDriver):
             for c, lanes in in_vectors(e, width, self.numbers.lanes):
                 line.store(c, bias.load(c, lanes))
 
-    def _multiply(self, panel: Ptr) -> None:
-        """One panel of columns, for all pixels of the box that exist."""
+    def _multiply(self, panel: Ptr, first: Int, end: Int) -> None:
+        """One panel of columns, for all pixels of these source rows that exist."""
         e = self.e
         size = self.numbers.isa.vector_bytes // self.numbers.lanes
         self.tile_args.store(TileArgs.TAP_COUNT, self._list_planes(panel))
@@ -49,8 +56,9 @@ class OverlapDriver(ClippedDriver):
         pitch, zero = panel.int(Panel.PRODUCTS), (e.int(0), e.int(0))
         source = Affine(self._first_pixel(), self.image_pitch, self.row_pitch, self.pixel_pitch, zero)
         row = self.columns * pitch
-        result = Affine(self._products() + panel.int(Panel.COLUMN), self.rows * row, row, pitch, zero)
-        self.run_tiles(panel, Place(source, result), (zero[0], self.rows), (zero[0], self.columns))
+        first_product = self._products() + panel.int(Panel.COLUMN)
+        result = Affine(first_product, (end - first) * row, row, pitch, (first, zero[1]))
+        self.run_tiles(panel, Place(source, result), (first, end), (zero[0], self.columns))
 
     def _first_pixel(self) -> Ptr:
         """The first pixel of the box that exists; `strip` is where the first one would be, existing or not."""
@@ -74,36 +82,57 @@ class OverlapDriver(ClippedDriver):
                 count.set(count.get() + 1)
         return count.get()
 
-    def _fold(self, panel: Ptr) -> None:
-        """Add the patch of every pixel: each of its rows is one run of products and of sums, or one for each element.
+    def _fold(self, panel: Ptr, first: Int, end: Int) -> None:
+        """Add the patch of every pixel of these rows: each of its rows is one run of products and of sums.
 
         Patches that overlap are not added one right after the other, since a sum that was just stored cannot be loaded
         again at another offset for a while: pixels go by residues of x, so far apart that they do not touch.
         """
         e, width, pitch = self.e, panel.int(Panel.GROUP_WIDTH), panel.int(Panel.PRODUCTS)
-        dense, kernel, dilation = self.get(Job.DILATION_X).equals(1), self.get(Job.KERNEL_X), self.get(Job.DILATION_X)
-        runs, run = e.select(dense, 1, kernel), e.select(dense, kernel * width, width)
+        kernel, dilation = self.get(Job.KERNEL_X), self.get(Job.DILATION_X)
         step_v, step_x = self.get(Job.RESULT_V_STEP), self.get(Job.RESULT_X_STEP)
-        line_length = self.out_columns * width
-        first_x = (self.source_x - self.x0) * step_x * width
+        first_x = (self.source_x - self.x0) * step_x
+        before = self.get(Job.SOURCE_X_SPAN) * step_x  # no column is as far before the box
         apart = ((kernel - 1) * dilation + step_x) // step_x
+        apart = (apart + dilation - 1) // dilation * dilation  # so that all of them have one residue by the dilation
         for image in e.range(self.images):
-            for row in e.range(self.rows):
-                products = self._products() + (image * self.rows + row) * self.columns * pitch
+            for row in e.range(first, end):
+                products = self._products() + (image * (end - first) + row - first) * self.columns * pitch
                 top = (self.source_v + row - self.v0) * step_v
                 for k in e.range(self.get(Job.KERNEL_V)):
                     at = top + k * self.get(Job.DILATION_V)
                     with e.when(e.b.and_(at >= 0, at < self.out_rows)):
-                        line = self.out + (image * self.out_rows + at) * line_length
+                        line = self.out + (image * self.out_rows + at) * self.out_columns * width
                         for residue in e.range(apart):
                             # Residues of the source's own x, so that the order of a sum does not depend on the box.
                             start = (residue + apart - self.source_x % apart) % apart
+                            lifted = first_x + start * step_x + before * dilation
+                            begin, count = self._columns_of(lifted % dilation)
+                            sums, left = line + begin * width, (lifted // dilation - before) * width
+                            patch = products + (start * pitch + k * kernel * width)
                             for turn in e.range(e.max(self.columns - start + (apart - 1), 0) // apart):
-                                x = start + turn * apart
-                                patch = products + (x * pitch + k * kernel * width)
-                                for j in e.range(runs):
-                                    first = first_x + (x * step_x + j * dilation) * width
-                                    self._add(line, patch + j * run, first, run, line_length)
+                                at_x = left + turn * (apart // dilation * step_x * width)
+                                self._add(sums, patch + turn * (apart * pitch), at_x, kernel * width, count * width)
+
+    def _columns_of(self, residue: Int) -> tuple[Int, Int]:
+        """Where the columns of one residue by the dilation begin in a line of sums, and how many there are."""
+        least, more = self.out_columns // self.get(Job.DILATION_X), self.out_columns % self.get(Job.DILATION_X)
+        return residue * least + self.e.min(residue, more), least + self.e.select(residue < more, 1, 0)
+
+    def _sort_columns(self, panel: Ptr) -> None:
+        """Put the columns of every row into the order of the result, by way of what held the products."""
+        e, width, lanes = self.e, panel.int(Panel.GROUP_WIDTH), self.numbers.lanes
+        line, dilation = self._products(), self.get(Job.DILATION_X)
+        for row in e.range(self.images * self.out_rows):
+            sums = self.out + row * self.out_columns * width
+            for turn in e.range((self.out_columns + dilation - 1) // dilation):
+                for residue in e.range(e.min(dilation, self.out_columns - turn * dilation)):
+                    to, start = line + (turn * dilation + residue) * width, self._columns_of(residue)[0] + turn
+                    # Ascending, so a vector may run over into the next pixel.
+                    for c in e.range(0, width, lanes):
+                        to.store(c, (sums + start * width).load(c, lanes))
+            for i, vector in in_vectors(e, self.out_columns * width, lanes):
+                sums.store(i, line.load(i, vector))
 
     def _add(self, line: Ptr, values: Ptr, first: Int, run: Int, length: Int) -> None:
         """Add a run of products to a line of sums, at `first`, as far as it lies on the line."""

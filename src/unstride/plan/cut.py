@@ -106,8 +106,9 @@ class Cut:
             return largest(batch, lambda n: self._footprint(n, v, x) <= budget)
 
         x_unit = largest(nx, lambda x: self._footprint(1, 1, x) <= budget)
-        if x_unit < self.plan.tile.rows:  # tiles of few rows cost more than results that leave the cache half written
-            few = -(-nx // (3 * self.plan.tile.rows))
+        rows = self.plan.tile.rows
+        if x_unit < rows:  # tiles of few rows cost more than results that leave the cache half written
+            few = -(-nx // (3 * rows))
             x_unit = largest(-(-nx // few), lambda x: self._strip_bytes(1, 1, x) <= budget)
         v_unit = largest(nv, lambda v: self._footprint(1, v, x_unit) <= budget) if x_unit == nx else 1
         most = images(v_unit, x_unit)
@@ -117,6 +118,8 @@ class Cut:
             yield 1, min(v_unit, -(-nv // piece)), x_unit
             if nv < 2 * self.threads:
                 yield 1, 1, min(x_unit, -(-nx // piece))
+        if rows < x_unit < nx:
+            yield 1, 1, x_unit // rows * rows
         for v, x in ((1, x_unit), (1, 1)):
             for piece in (1, self.threads, 2 * self.threads):
                 yield min(images(v, x), -(-batch // piece)), v, x
@@ -204,6 +207,16 @@ class Cut:
         return 1.8 if size > 2 * self.machine.l2_bytes else 1.0
 
     @property
+    def streams(self) -> bool:
+        """Whether the result goes past the caches, since it and all else would not fit into the last one.
+
+        In channel-major memory that gains nothing, or loses.
+        """
+        size = prod(self.problem.result_shape) * DTYPE_BYTES[self.problem.dtype]
+        large = size >= self.machine.last_bytes // 4
+        return large and self.plan.isa.streams and self.problem.data_layout == "NXC"
+
+    @property
     def may_gain_by_clipping(self) -> bool:
         """Whether running each tap over just the positions at which it reads the source is worth a look.
 
@@ -272,10 +285,10 @@ class Cut:
         """Bytes of a box that should stay in L2: of its strip, and of its results.
 
         Where weights are small, sums are short and stores count: then even the box's part of the result should stay
-        while one panel after the other writes a slice of it.
+        while one panel after the other writes a slice of it, unless it does not go there at all.
         """
         small_weights = self.plan.packed_elements * self.compute_bytes <= self.machine.l2_bytes // 4
-        if self.plan.through_strip or not small_weights:
+        if self.plan.through_strip or self.streams or not small_weights:
             return max(self._strip_bytes(images, v, x), self._out_bytes(images, v, x))
         pixels = images * v * self.v.phases.result_step * x * self.x.phases.result_step
         written = pixels * self.plan.result_channels * self.problem.groups * DTYPE_BYTES[self.problem.dtype]

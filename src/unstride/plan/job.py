@@ -185,7 +185,7 @@ class Panel(_Field):
     BIAS = auto()  # element offset in the padded bias
     VECTORS = auto()  # width of the tile in vectors
     GROUP_WIDTH = auto()  # columns of one pixel of the out strip
-    START = auto()  # 1 on the first panel that feeds the out strip
+    START = auto()  # not 0 on the first panel that feeds the out strip: overlap-add, how many do
     FLUSH = auto()  # 1 on the last panel that feeds the out strip
     FLUSH_CHANNEL = auto()  # first result channel of the out strip
     FLUSH_WIDTH = auto()

@@ -201,16 +201,6 @@ class LaunchBuilder(Cut):
             Job.IN_PLACE: int(self.plan.in_place),
         }
 
-    @property
-    def _streams(self) -> bool:
-        """Whether the result goes past the caches, since it and all else would not fit into the last one.
-
-        In channel-major memory that gains nothing, or loses.
-        """
-        size = prod(self.problem.result_shape) * DTYPE_BYTES[self.problem.dtype]
-        large = size >= self.machine.last_bytes // 4
-        return large and self.plan.isa.streams and self.problem.data_layout == "NXC"
-
     def _result_fields(self) -> dict[Job, int]:
         n, c, *_, v, x = _strides(self.problem, self.problem.result_shape)
         return {
@@ -226,7 +216,7 @@ class LaunchBuilder(Cut):
             Job.RESULT_C_STRIDE: c,
             Job.RESULT_V_STRIDE: v,
             Job.RESULT_X_STRIDE: x,
-            Job.STREAM: int(self._streams),
+            Job.STREAM: int(self.streams),
         }
 
 

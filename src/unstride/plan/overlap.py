@@ -18,15 +18,16 @@ from unstride.plan.direct import DirectPlan, PanelSource, plan_direct
 from unstride.plan.job import Job, Panel
 from unstride.plan.launch import Launch, LaunchBuilder
 from unstride.plan.machine import ISA
-from unstride.plan.shares import round_up
+from unstride.plan.shares import largest, round_up
 from unstride.problem import Structure
 
 __all__ = ["OverlapLaunch", "plan_overlap"]
 
 _MOST_CHANNELS = 48  # of the result: with more, phases fill their vectors well enough
-_STRIP_BYTES = 512 * 1024
+_PRODUCTS_SHARE = 4  # of L2: for the products of some source rows
 _SHORTEST = 64  # positions of a box along x, unless there are fewer
 _FOLD, _FOLD_VECTOR = 14.0, 2.5  # cycles of adding one run of a patch, and of each of its vectors
+_SORT = 3.0  # cycles of moving a vector to where it lies in the result
 
 
 def plan_overlap(structure: Structure, isa: ISA) -> DirectPlan | None:
@@ -72,8 +73,7 @@ def _with_products(base: DirectPlan) -> DirectPlan:
                         Panel.BIAS: group * round_up(s.co, tile.lanes),
                         Panel.VECTORS: vectors,
                         Panel.GROUP_WIDTH: s.co,
-                        Panel.START: int(start == 0),
-                        Panel.FLUSH: int(start + tile.columns >= len(elements)),
+                        Panel.START: -(-len(elements) // tile.columns) if start == 0 else 0,
                         Panel.FLUSH_CHANNEL: group * s.co,
                         Panel.FLUSH_WIDTH: s.co,
                         Panel.PRODUCTS: width,
@@ -109,7 +109,7 @@ class OverlapLaunch(LaunchBuilder):
         all_panels = (len(self.plan.panels),)
         if not nv * nx * self.outer_positions * self.batch:
             return Grid(1, 1, 1, all_panels), 0.0
-        budget = min(_STRIP_BYTES, self.machine.l2_bytes * 3 // 4)
+        budget = self.machine.l2_bytes * 3 // 4
         boxes = [box for box in dict.fromkeys(self._overlap_boxes(nv, nx)) if self._room(*box) <= budget]
         grids = [Grid(*box, blocks) for box in boxes for blocks in self._cuts()]
         grids = grids or [Grid(1, 1, min(nx, _SHORTEST), all_panels)]
@@ -132,7 +132,8 @@ class OverlapLaunch(LaunchBuilder):
         units = -(-self.batch // grid.images) * -(-nv // grid.v_unit) * -(-nx // grid.x_unit)
         tasks = units * self.outer_positions * blocks
         pixels = self._strip_pixels(*box) // len(plan.planes)
-        tiles = -(-pixels // tile.rows)
+        turns = -(-self._source_rows(grid.v_unit) // self._rows_at_once(*box))
+        tiles = turns * -(-pixels // (turns * tile.rows))
         products = tiles * tile.rows * plan.packed_elements / blocks / (2 * lanes)
         products += 70.0 * tiles * len(plan.panels) / blocks
         streamed = plan.packed_elements / blocks * self.compute_bytes / STREAM
@@ -140,26 +141,44 @@ class OverlapLaunch(LaunchBuilder):
             streamed /= max(1, tasks // blocks // self.threads)
         kernel = (1, *self.problem.kernel)[-2:]
         rounds = len(plan.flush_ends) * len(plan.outer_phases) / blocks
-        runs = 1 if self.problem.dilation[-1] == 1 else kernel[1]
-        folding = pixels * kernel[0] * (_FOLD * runs + _FOLD_VECTOR * kernel[1] * self.problem.co / lanes) * rounds
-        filling = self._strip_pixels(*box) * plan.reduce_channels * self.problem.groups * 5 / lanes
+        folding = pixels * kernel[0] * (_FOLD + _FOLD_VECTOR * kernel[1] * self.problem.co / lanes) * rounds
+        channels = plan.reduce_channels * self.problem.groups
+        filling = 0.0 if plan.in_place else self._strip_pixels(*box) * channels * 5 / lanes
         out = self._out_bytes(*box) / self.compute_bytes * rounds
         leaving = out * (1.0 + self.result_distance)
+        if self.problem.dilation[-1] > 1:
+            leaving += _SORT * out * -(-self.problem.co // lanes) / self.problem.co
         reading = max(products, streamed) + 0.3 * min(products, streamed)
         return -(-tasks // self.threads) * (reading + folding + filling + leaving + 3000)
 
-    def _products_bytes(self, images: int, v: int, x: int) -> int:
-        pixels = self._strip_pixels(images, v, x) // len(self.plan.planes)
+    def _source_rows(self, v: int) -> int:
+        return min(v + self.v.phases.span - 1, self.v.source_size)
+
+    def _rows_at_once(self, images: int, v: int, x: int) -> int:
+        """How many source rows are multiplied before their patches are added."""
+        budget = self.machine.l2_bytes // _PRODUCTS_SHARE
+        return largest(self._source_rows(v), lambda rows: self._products_of(images, rows, x) <= budget)
+
+    def _products_of(self, images: int, rows: int, x: int) -> int:
+        """Bytes of the products of so many source rows."""
+        pixels = images * rows * min(x + self.x.phases.span - 1, self.x.source_size)
         return (pixels + self.plan.tile.rows) * self.plan.panels[0][Panel.PRODUCTS] * self.compute_bytes
 
+    def _products_bytes(self, images: int, v: int, x: int) -> int:
+        """Bytes of the products, or of one line of sums, which lies there later."""
+        products = self._products_of(images, self._rows_at_once(images, v, x), x)
+        return max(products, self._out_bytes(1, 1, x))
+
     def _room(self, images: int, v: int, x: int) -> int:
-        return self._strip_bytes(images, v, x) + self._out_bytes(images, v, x) + self._products_bytes(images, v, x)
+        strip = 0 if self.plan.in_place else self._strip_bytes(images, v, x)
+        return strip + self._out_bytes(images, v, x) + self._products_bytes(images, v, x)
 
     def build(self, grid: Grid | None = None) -> Launch:
         grid = grid or self.best_grid()[0]
         base = super().build(grid)
         fields = list(base.fields)
         start = fields[Job.OFFSET_PRODUCTS] = base.scratch_per_slot
+        fields[Job.RING_ROWS] = self._rows_at_once(grid.images, grid.v_unit, grid.x_unit)
         fields[Job.KERNEL_V], fields[Job.KERNEL_X] = (1, *self.problem.kernel)[-2:]
         fields[Job.DILATION_V], fields[Job.DILATION_X] = (1, *self.problem.dilation)[-2:]
         total = start + round_up(self._products_bytes(grid.images, grid.v_unit, grid.x_unit))
