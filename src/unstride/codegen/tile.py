@@ -116,7 +116,8 @@ class _Tile:
         self.typ = vector(numbers.computed, self.lanes)
         self.width = vectors * self.lanes
         # Where products need registers of their own, those of a second step would push sums out.
-        self.unrolled = numbers.fused and (rows, vectors) == (kind.most_rows, kind.most_vectors)
+        widest = vectors == kind.most_vectors or (kind.bare and not kind.accumulates)
+        self.unrolled = numbers.fused and rows == kind.most_rows and widest
         self.busy = self.unrolled and vectors == 1  # its loads leave little time for fetching ahead
         # What a turn of two steps fetches of the next tile's rows.
         self.in_one_line = self.busy or 2 * rows * size_of(numbers.computed) <= LINE_BYTES

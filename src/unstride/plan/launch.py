@@ -11,7 +11,7 @@ from unstride.plan.job import Job, Outer, Panel, VRange
 from unstride.plan.machine import Machine
 from unstride.plan.phases import Tap
 from unstride.plan.shares import round_up
-from unstride.problem import DTYPE_BYTES, Problem
+from unstride.problem import Problem
 
 __all__ = ["Launch", "LaunchBuilder", "plan_launch"]
 
