@@ -4,38 +4,27 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from math import prod
-from operator import itemgetter
 
 from unstride._lazy import lazy
 from unstride.plan.across import AcrossPlan, line_cycles
 from unstride.plan.cut import MOST_RESIDUES, STREAM, STRIP_BYTES, Grid
 from unstride.plan.job import Job, Panel
-from unstride.plan.launch import Launch, LaunchBuilder
-from unstride.plan.machine import Machine
+from unstride.plan.line_launch import LineLaunch
 from unstride.plan.shares import largest, round_up
-from unstride.problem import Problem
 
 __all__ = ["AcrossLaunch"]
 
 _LINE = 20.0  # cycles of a result row of a channel, beside its elements
 
 
-class AcrossLaunch(LaunchBuilder):
+class AcrossLaunch(LineLaunch[AcrossPlan]):
     """The launch of one problem with vectors across x, and its price."""
-
-    def __init__(self, plan: AcrossPlan, problem: Problem, machine: Machine, threads: int) -> None:
-        super().__init__(plan.direct, problem, machine, threads)
-        self.across, self.lanes = plan, plan.direct.tile.lanes
-        self.counts = (self.v_hull[1] - self.v_hull[0], self.x_hull[1] - self.x_hull[0])
-        self.flat = self._is_flat()
 
     @property
     def fills_holes(self) -> bool:
         """Lines of x-phases without taps start as bias; whole rows without taps are not visited."""
-        complete = all(axis.phases.complete for axis in (*self.outer, self.v))
-        return complete and self.x.phases.result_step <= MOST_RESIDUES
+        return self.has_all_planes and self.v.phases.complete and self.x.phases.result_step <= MOST_RESIDUES
 
     @property
     def price(self) -> float | None:
@@ -45,16 +34,10 @@ class AcrossLaunch(LaunchBuilder):
         shortest = 2 * self.lanes if self.plan.depthwise else 3 * self.lanes // 4
         if not nv * nx * self.batch * self.outer_positions or (nv * nx if self.flat else nx) < shortest:
             return None
-        return self._best()[1]
+        return self.best_grid()[1]
 
-    def launch(self) -> Launch:
-        """The launch of one problem."""
-        return self._launch(self._best()[0])
-
-    def _best(self) -> tuple[Grid, float]:
-        return min(((grid, self._cost(grid)) for grid in self._grids()), key=itemgetter(1))
-
-    def _is_flat(self) -> bool:
+    @lazy
+    def flat(self) -> bool:
         """Whether rows are one run, in the source and in the strip: nothing is padded, shifted or left out.
 
         Rows of two phases that fill their vectors are better kept apart: they can be woven in registers.
@@ -79,13 +62,7 @@ class AcrossLaunch(LaunchBuilder):
                 v_unit = min(v_most, -(-nv // pieces))
                 x_part = x_unit if self.flat or nv >= pieces else min(x_unit, round_up(-(-nx // pieces), self.lanes))
                 for blocks in (1, self.threads, 4 * self.threads):
-                    yield Grid(1, v_unit, x_part, self._chunk_blocks(blocks))
-
-    def _chunk_blocks(self, most: int) -> tuple[int, ...]:
-        """Panels cut into blocks of whole chunks."""
-        ends = self.across.chunk_ends
-        count = min(len(ends), most)
-        return tuple(ends[(i + 1) * len(ends) // count - 1] for i in range(count))
+                    yield Grid(1, v_unit, x_part, self._panel_blocks(blocks))
 
     def _cost(self, grid: Grid) -> float:
         """Cycles of the busiest thread: products, or the weights' way in; filling; weaving."""
@@ -144,18 +121,15 @@ class AcrossLaunch(LaunchBuilder):
     def _room(self, v: int, x: int) -> int:
         return self._strip_room(v, x) + self._lines_room(v, x)
 
-    def _launch(self, grid: Grid) -> Launch:
-        plan, base = self.across, self.build(grid)
+    def _scratch(self, grid: Grid) -> dict[Job, int]:
+        plan = self.across
         steps = max(p[Panel.INNER_COUNT] * p[Panel.OUTER_COUNT] for p in plan.panels)
-        sizes = [
-            self._strip_room(grid.v_unit, grid.x_unit),
-            self._lines_room(grid.v_unit, grid.x_unit),
-            16 * steps + 16 * len(plan.direct.planes),
-            self.compute_bytes * (grid.x_unit + 4 * self.lanes) * self.x.phases.result_step,
-        ]
-        places = [sum(map(round_up, sizes[:i])) for i in range(5)]
-        fields = list(base.fields)
-        fields[Job.OFFSET_STRIP], fields[Job.OFFSET_OUT], fields[Job.OFFSET_TAPS] = places[:3]
-        fields[Job.OFFSET_PRODUCTS], fields[Job.SCRATCH_PER_SLOT] = places[3:]
-        fields[Job.FLAT] = int(self.flat and grid.x_unit == self.x_hull[1] - self.x_hull[0])
-        return replace(base, fields=tuple(fields), scratch_per_slot=places[4])
+        return {
+            Job.OFFSET_STRIP: self._strip_room(grid.v_unit, grid.x_unit),
+            Job.OFFSET_OUT: self._lines_room(grid.v_unit, grid.x_unit),
+            Job.OFFSET_TAPS: 16 * steps + 16 * len(plan.direct.planes),
+            Job.OFFSET_PRODUCTS: self.compute_bytes * (grid.x_unit + 4 * self.lanes) * self.x.phases.result_step,
+        }
+
+    def _own_fields(self, grid: Grid) -> dict[Job, int]:
+        return {Job.FLAT: int(self.flat and grid.x_unit == self.counts[1])}

@@ -183,13 +183,13 @@ class Plans:
         if isinstance(plan, WinogradPlan):
             return WinogradLaunch(plan, problem, machine, threads).launches()
         if isinstance(plan, FoldedPlan):
-            return (FoldedLaunch(plan, problem, machine, threads).launch(),)
+            return (FoldedLaunch(plan, problem, machine, threads).build(),)
         if isinstance(plan, RowsPlan):
-            return (RowsLaunch(plan, problem, machine, threads).launch(),)
+            return (RowsLaunch(plan, problem, machine, threads).build(),)
         if isinstance(plan, SpreadPlan):
-            return (SpreadLaunch(plan, problem, machine, threads).launch(),)
+            return (SpreadLaunch(plan, problem, machine, threads).build(),)
         if isinstance(plan, AcrossPlan):
-            return (AcrossLaunch(plan, problem, machine, threads).launch(),)
+            return (AcrossLaunch(plan, problem, machine, threads).build(),)
         if plan.overlapping:
             return (OverlapLaunch(plan, problem, machine, threads).build(),)
         return (LaunchBuilder(plan, problem, machine, threads).build(),)

@@ -17,8 +17,8 @@ from unstride.plan.direct import DirectPlan
 from unstride.plan.job import Panel
 from unstride.plan.machine import Machine
 from unstride.plan.phases import ONE_ROW
-from unstride.plan.shares import largest
-from unstride.problem import DTYPE_BYTES, Problem
+from unstride.plan.shares import in_blocks, largest
+from unstride.problem import Problem
 
 __all__ = ["MOST_RESIDUES", "STREAM", "STRIP_BYTES", "Cut", "Grid"]
 
@@ -64,6 +64,7 @@ class Cut:
         if plan.needs_prefill and not self.prefill:
             self.v_hull, self.x_hull = self.v.whole, self.x.whole
             self.v_reach, self.x_reach = self.v.phases.result_step, self.x.phases.result_step
+        self.counts = (self.v_hull[1] - self.v_hull[0], self.x_hull[1] - self.x_hull[0])  # positions along v and x
         self.outer_hulls = [axis.hull(reach=self.prefill) for axis in self.outer]
         self.outer_positions = prod(high - low for low, high in self.outer_hulls)
 
@@ -71,13 +72,18 @@ class Cut:
     def fills_holes(self) -> bool:
         """Whether residues without taps are stored with the others, as part of an out strip that starts as bias."""
         steps = self.v.phases.result_step * self.x.phases.result_step
-        whole = all(axis.phases.complete for axis in self.outer)
-        return whole and self.plan.through_strip and not self.plan.clipped and steps <= MOST_RESIDUES
+        in_strip = self.plan.through_strip and not self.plan.clipped
+        return self.has_all_planes and in_strip and steps <= MOST_RESIDUES
+
+    @property
+    def has_all_planes(self) -> bool:
+        """Whether no residue of an outer axis is without taps."""
+        return all(axis.phases.complete for axis in self.outer)
 
     def best_grid(self) -> tuple[Grid, float]:
         """The cheapest way to cut the work, by a simple model of a core's cycles, and its cost."""
         whole = (len(self.plan.panels),)
-        nv, nx = self.v_hull[1] - self.v_hull[0], self.x_hull[1] - self.x_hull[0]
+        nv, nx = self.counts
         if not nv * nx * self.outer_positions * self.batch:
             return Grid(1, 1, 1, whole), 0.0
         counts = (1, self.threads, 4 * self.threads, 16 * self.threads)
@@ -197,24 +203,26 @@ class Cut:
     @property
     def prefilling(self) -> float:
         """Cycles of filling the result before the kernel, where that has to be."""
-        size = prod(self.problem.result_shape) * DTYPE_BYTES[self.problem.dtype]
-        return size / STREAM if self.prefill else 0.0
+        return self._result_bytes / STREAM if self.prefill else 0.0
 
     @lazy
     def result_distance(self) -> float:
         """How much longer a burst of stores takes because the result lies in memory and not in a cache."""
-        size = prod(self.problem.result_shape) * DTYPE_BYTES[self.problem.dtype]
-        return 1.8 if size > 2 * self.machine.l2_bytes else 1.0
+        return 1.8 if self._result_bytes > 2 * self.machine.l2_bytes else 1.0
+
+    @property
+    def may_stream(self) -> bool:
+        """Whether results may gain by going past the caches: they and all else would not fit into the last one."""
+        return self._result_bytes >= self.machine.last_bytes // 4 and self.plan.isa.streams
 
     @property
     def streams(self) -> bool:
-        """Whether the result goes past the caches, since it and all else would not fit into the last one.
+        """Whether the result goes past the caches. In channel-major memory that gains nothing, or loses."""
+        return self.may_stream and self.problem.data_layout == "NXC"
 
-        In channel-major memory that gains nothing, or loses.
-        """
-        size = prod(self.problem.result_shape) * DTYPE_BYTES[self.problem.dtype]
-        large = size >= self.machine.last_bytes // 4
-        return large and self.plan.isa.streams and self.problem.data_layout == "NXC"
+    @lazy
+    def _result_bytes(self) -> int:
+        return prod(self.problem.result_shape) * self.problem.itemsize
 
     @property
     def may_gain_by_clipping(self) -> bool:
@@ -258,9 +266,7 @@ class Cut:
 
     def _panel_blocks(self, most: int) -> tuple[int, ...]:
         """Panels cut into blocks of about equal weight, for layers whose weights outweigh their pixels."""
-        ends = self.plan.flush_ends
-        count = min(len(ends), most)
-        return tuple(ends[(i + 1) * len(ends) // count - 1] for i in range(count))
+        return in_blocks(self.plan.flush_ends, most)
 
     def _strip_pixels(self, images: int, v: int, x: int) -> int:
         rows = self.v.phases.source_step * (v - 1) + self.v.phases.span
@@ -291,7 +297,7 @@ class Cut:
         if self.plan.through_strip or self.streams or not small_weights:
             return max(self._strip_bytes(images, v, x), self._out_bytes(images, v, x))
         pixels = images * v * self.v.phases.result_step * x * self.x.phases.result_step
-        written = pixels * self.plan.result_channels * self.problem.groups * DTYPE_BYTES[self.problem.dtype]
+        written = pixels * self.plan.result_channels * self.problem.groups * self.problem.itemsize
         return max(self._strip_bytes(images, v, x), 2 * written)
 
 

@@ -10,21 +10,19 @@ multiplied.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from math import prod
-from operator import itemgetter
 
-from unstride._lazy import lazy
 from unstride.plan.across import OVERRUN, SLACK, AcrossPlan, find_planes, line_cycles, row_counts
 from unstride.plan.cut import STREAM, Grid
 from unstride.plan.direct import PanelSource, plan_direct
 from unstride.plan.job import Job, Panel, VRange
-from unstride.plan.launch import Launch, LaunchBuilder
-from unstride.plan.machine import ISA, Machine
+from unstride.plan.line_launch import LineLaunch
+from unstride.plan.machine import ISA
 from unstride.plan.phases import ONE_ROW, AxisPhases
 from unstride.plan.shares import largest, round_up
-from unstride.problem import Problem, Structure
+from unstride.problem import Structure
 
 __all__ = ["FoldedLaunch", "FoldedPlan", "plan_folded"]
 
@@ -143,24 +141,8 @@ class Ring:
     pitch: int
 
 
-class FoldedLaunch(LaunchBuilder):
+class FoldedLaunch(LineLaunch[FoldedPlan]):
     """How a call is cut: boxes of result positions, each with the source rows that reach into it."""
-
-    def __init__(self, plan: FoldedPlan, problem: Problem, machine: Machine, threads: int) -> None:
-        super().__init__(plan.direct, problem, machine, threads)
-        self.folded, self.lanes = plan, plan.direct.tile.lanes
-        self.counts = (self.v_hull[1] - self.v_hull[0], self.x_hull[1] - self.x_hull[0])
-
-    @property
-    def fills_holes(self) -> bool:
-        """Sums without terms are bias."""
-        return all(axis.phases.complete for axis in self.outer)
-
-    @property
-    def price(self) -> float | None:
-        """Cycles of one thread, or None where there is nothing to compute."""
-        work = prod(self.problem.data_shape) * prod(self.counts) * self.outer_positions
-        return self._best[1] if work else None
 
     def _v_table(self) -> list[int]:
         """By residue, with or without taps, the positions at which it is computed."""
@@ -173,13 +155,9 @@ class FoldedLaunch(LaunchBuilder):
             table += [values[field] for field in VRange]
         return table
 
-    @lazy
-    def _best(self) -> tuple[Grid, float]:
-        return min(((grid, self._cost(grid)) for grid in self._grids()), key=itemgetter(1))
-
     def _grids(self) -> Iterator[Grid]:
         nv, nx = self.counts
-        blocks = (len(self.folded.panels),)
+        blocks = (len(self.across.panels),)
         x_most = largest(nx, self._may_be_wide)
         for x_pieces in (1, 2, 3, 4):
             x = round_up(-(-nx // x_pieces), self.lanes)
@@ -190,14 +168,14 @@ class FoldedLaunch(LaunchBuilder):
         """Whether one source row, and the products of those that a position needs, and of one more, stay in L2."""
         columns = (x + self.x.phases.span - 1) * self.compute_bytes
         depth = len(self.plan.planes) * self.plan.reduce_channels
-        lines = self.folded.product_rows * min(self.v.phases.span + 1, self.v.source_size)
+        lines = self.across.product_rows * min(self.v.phases.span + 1, self.v.source_size)
         l2 = self.machine.l2_bytes
         return columns * depth <= l2 // _STRIP_SHARE and columns * lines <= l2 // _RING_SHARE
 
     def _ring(self, grid: Grid) -> Ring:
         """As many source rows at a time as L1 and L2 have room for."""
         columns, span = grid.x_unit + self.x.phases.span - 1, self.v.phases.span
-        lines, depth = self.folded.product_rows, len(self.plan.planes) * self.plan.reduce_channels
+        lines, depth = self.across.product_rows, len(self.plan.planes) * self.plan.reduce_channels
         height = min(grid.v_unit + span - 1, self.v.source_size)
 
         def ring(rows: int) -> Ring:
@@ -216,7 +194,7 @@ class FoldedLaunch(LaunchBuilder):
 
     def _cost(self, grid: Grid) -> float:
         """Cycles of the busiest thread: filling, products, sums and the way out."""
-        (nv, nx), lanes, ring, plan = self.counts, self.lanes, self._ring(grid), self.folded
+        (nv, nx), lanes, ring, plan = self.counts, self.lanes, self._ring(grid), self.across
         tasks = self.batch * -(-nv // grid.v_unit) * -(-nx // grid.x_unit) * self.outer_positions
         height = min(grid.v_unit + self.v.phases.span - 1, self.v.source_size)
         turns = -(-height // ring.rows)
@@ -247,26 +225,27 @@ class FoldedLaunch(LaunchBuilder):
         steps = panel[Panel.RUN] * panel[Panel.OUTER_COUNT]
         return _CALL + 1.05 * steps * line_cycles(self.plan.isa, panel[Panel.COLUMNS], vectors)
 
-    def launch(self) -> Launch:
-        """The launch of one problem."""
-        plan, grid = self.folded, self._best[0]
-        base, ring = self.build(grid), self._ring(grid)
+    def _scratch(self, grid: Grid) -> dict[Job, int]:
+        plan, ring = self.across, self._ring(grid)
         depth = len(self.plan.planes) * self.plan.reduce_channels
         line = round_up(grid.x_unit, self.lanes) + OVERRUN * self.lanes
         height = grid.v_unit + self.v.phases.span - 1
         taps = max(len(v.taps) * len(x.taps) for v, x in product(self.v.phases.phases, self.x.phases.phases))
         integers = 2 * len(self.plan.planes) + max(2 * max(p[Panel.OUTER_COUNT] for p in plan.panels), taps)
-        sizes = [
-            self.compute_bytes * (depth * ring.pitch + SLACK * self.lanes),
-            self.compute_bytes * plan.rows_per_chunk * line,
-            8 * (integers + height),
-            self.compute_bytes * line * self.x.phases.result_step,
-            self.compute_bytes * (plan.product_rows * ring.groups * ring.pitch + SLACK * self.lanes),
-        ]
-        places = [sum(map(round_up, sizes[:i])) for i in range(6)]
-        fields = list(base.fields)
-        fields[Job.OFFSET_STRIP], fields[Job.OFFSET_OUT], fields[Job.OFFSET_TAPS] = places[:3]
-        fields[Job.OFFSET_PRODUCTS], fields[Job.OFFSET_RING], fields[Job.SCRATCH_PER_SLOT] = places[3:]
-        fields[Job.KERNEL_ROWS], fields[Job.KERNEL_X] = plan.product_rows, self.problem.kernel[-1]
-        fields[Job.RING_ROWS], fields[Job.RING_GROUPS], fields[Job.RING_PITCH] = ring.rows, ring.groups, ring.pitch
-        return replace(base, fields=tuple(fields), scratch_per_slot=places[5])
+        return {
+            Job.OFFSET_STRIP: self.compute_bytes * (depth * ring.pitch + SLACK * self.lanes),
+            Job.OFFSET_OUT: self.compute_bytes * plan.rows_per_chunk * line,
+            Job.OFFSET_TAPS: 8 * (integers + height),
+            Job.OFFSET_PRODUCTS: self.compute_bytes * line * self.x.phases.result_step,
+            Job.OFFSET_RING: self.compute_bytes * (plan.product_rows * ring.groups * ring.pitch + SLACK * self.lanes),
+        }
+
+    def _own_fields(self, grid: Grid) -> dict[Job, int]:
+        ring = self._ring(grid)
+        return {
+            Job.KERNEL_ROWS: self.across.product_rows,
+            Job.KERNEL_X: self.problem.kernel[-1],
+            Job.RING_ROWS: ring.rows,
+            Job.RING_GROUPS: ring.groups,
+            Job.RING_PITCH: ring.pitch,
+        }

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from math import prod
 
 from unstride.plan.cut import Cut, Grid
@@ -29,6 +30,13 @@ class Launch:
     threads: int  # how many the work was cut for
     scratch_per_slot: int
     prefill: bool  # the result starts as bias alone, since phases or regions without taps are not visited
+
+    def changed(self, changes: Mapping[Job, int]) -> Launch:
+        """The launch with other integers in some fields."""
+        fields = list(self.fields)
+        for field, value in changes.items():
+            fields[field] = value
+        return replace(self, fields=tuple(fields), scratch_per_slot=fields[Job.SCRATCH_PER_SLOT])
 
 
 def plan_launch(plan: DirectPlan, problem: Problem, machine: Machine, threads: int) -> Launch:

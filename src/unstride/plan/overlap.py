@@ -102,10 +102,10 @@ class OverlapLaunch(LaunchBuilder):
     @property
     def fills_holes(self) -> bool:
         """Sums start with the bias, so those without terms are nothing else."""
-        return all(axis.phases.complete for axis in self.outer)
+        return self.has_all_planes
 
     def best_grid(self) -> tuple[Grid, float]:
-        nv, nx = self.v_hull[1] - self.v_hull[0], self.x_hull[1] - self.x_hull[0]
+        nv, nx = self.counts
         all_panels = (len(self.plan.panels),)
         if not nv * nx * self.outer_positions * self.batch:
             return Grid(1, 1, 1, all_panels), 0.0
@@ -176,11 +176,17 @@ class OverlapLaunch(LaunchBuilder):
     def build(self, grid: Grid | None = None) -> Launch:
         grid = grid or self.best_grid()[0]
         base = super().build(grid)
-        fields = list(base.fields)
-        start = fields[Job.OFFSET_PRODUCTS] = base.scratch_per_slot
-        fields[Job.RING_ROWS] = self._rows_at_once(grid.images, grid.v_unit, grid.x_unit)
-        fields[Job.KERNEL_V], fields[Job.KERNEL_X] = (1, *self.problem.kernel)[-2:]
-        fields[Job.DILATION_V], fields[Job.DILATION_X] = (1, *self.problem.dilation)[-2:]
-        total = start + round_up(self._products_bytes(grid.images, grid.v_unit, grid.x_unit))
-        fields[Job.SCRATCH_PER_SLOT] = total
-        return replace(base, fields=tuple(fields), scratch_per_slot=total)
+        kernel, dilation = (1, *self.problem.kernel)[-2:], (1, *self.problem.dilation)[-2:]
+        box = (grid.images, grid.v_unit, grid.x_unit)
+        products = round_up(self._products_bytes(*box))
+        return base.changed(
+            {
+                Job.OFFSET_PRODUCTS: base.scratch_per_slot,
+                Job.SCRATCH_PER_SLOT: base.scratch_per_slot + products,
+                Job.RING_ROWS: self._rows_at_once(*box),
+                Job.KERNEL_V: kernel[0],
+                Job.KERNEL_X: kernel[1],
+                Job.DILATION_V: dilation[0],
+                Job.DILATION_X: dilation[1],
+            }
+        )

@@ -8,21 +8,19 @@ pixels are read as they lie, each once for all phases of a few positions, and ev
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
-from math import prod
-from operator import itemgetter
 
 from unstride._lazy import lazy
 from unstride.plan.cut import Grid
 from unstride.plan.direct import PanelSource, plan_direct
 from unstride.plan.job import Job, Panel
-from unstride.plan.launch import Launch, LaunchBuilder
-from unstride.plan.machine import ISA, Machine
+from unstride.plan.line_launch import LineLaunch
+from unstride.plan.machine import ISA
 from unstride.plan.phases import ONE_ROW, AxisPhases
-from unstride.plan.shares import largest, round_up
+from unstride.plan.shares import largest
 from unstride.plan.spread import SpreadPlan, has_long_tables, row_lists
-from unstride.problem import DTYPE_BYTES, Problem, Structure
+from unstride.problem import Structure
 
 __all__ = ["RowsLaunch", "RowsPlan", "plan_rows"]
 
@@ -92,45 +90,24 @@ def plan_rows(structure: Structure, isa: ISA) -> RowsPlan | None:
     )
 
 
-class RowsLaunch(LaunchBuilder):
+class RowsLaunch(LineLaunch[RowsPlan]):
     """How a call is cut: rows, and where these are long, parts of them."""
-
-    def __init__(self, plan: RowsPlan, problem: Problem, machine: Machine, threads: int) -> None:
-        super().__init__(plan.direct, problem, machine, threads)
-        self.rows = plan
-        self.counts = (self.v_hull[1] - self.v_hull[0], self.x_hull[1] - self.x_hull[0])
-
-    @property
-    def fills_holes(self) -> bool:
-        """Sums without terms are bias."""
-        return all(axis.phases.complete for axis in self.outer)
-
-    @property
-    def price(self) -> float | None:
-        """Cycles of one thread, or None where there is nothing to compute."""
-        work = prod(self.problem.data_shape) * prod(self.counts) * self.outer_positions
-        return self._best[1] if work else None
-
-    @lazy
-    def _best(self) -> tuple[Grid, float]:
-        return min(((grid, self._cost(grid)) for grid in self._grids()), key=itemgetter(1))
 
     def _grids(self) -> Iterator[Grid]:
         nv, nx = self.counts
-        pixel = self.problem.groups * DTYPE_BYTES[self.problem.dtype] * self.x.phases.result_step
+        pixel = self.problem.groups * self.problem.itemsize * self.x.phases.result_step
         x_unit = largest(nx, lambda x: x * pixel <= _BOX_BYTES)
-        everything, ends = (len(self.rows.panels),), self.rows.chunk_ends
+        everything = self._panel_blocks(1)
         for pieces in (1, self.threads, 4 * self.threads):
             yield Grid(1, -(-nv // pieces), x_unit, everything)
             if nv < pieces:
                 yield Grid(1, 1, min(x_unit, -(-nx // pieces)), everything)
             if nv * nx < pieces:
-                count = min(len(ends), pieces)
-                yield Grid(1, 1, x_unit, tuple(ends[(i + 1) * len(ends) // count - 1] for i in range(count)))
+                yield Grid(1, 1, x_unit, self._panel_blocks(pieces))
 
     def _cost(self, grid: Grid) -> float:
         """Cycles of the busiest thread."""
-        (nv, nx), plan = self.counts, self.rows
+        (nv, nx), plan = self.counts, self.across
         units = self.batch * -(-nv // grid.v_unit) * -(-nx // grid.x_unit)
         tasks = units * self.outer_positions * len(grid.panel_blocks)
         vectors = len(plan.panels) / len(grid.panel_blocks)
@@ -160,14 +137,13 @@ class RowsLaunch(LaunchBuilder):
         high = min(high, (axis.result_size - axis.phases.result_step + axis.begin) // axis.phases.result_step + 1)
         return low, max(low, high)
 
-    def launch(self) -> Launch:
-        """The launch of one problem."""
-        plan, grid = self.rows, self._best[0]
-        base = self.build(grid)
-        most = max((count for _, count in plan.inner_taps[: plan.row_phases]), default=0)
-        sizes = [self.machine.isa.vector_bytes, 16 * (len(self.plan.planes) + most)]
-        places = [sum(map(round_up, sizes[:i])) for i in range(3)]
-        fields = list(base.fields)
-        fields[Job.OFFSET_STRIP], fields[Job.OFFSET_TAPS], fields[Job.SCRATCH_PER_SLOT] = places
-        fields[Job.INSIDE_LOW], fields[Job.INSIDE_HIGH] = self._inside
-        return replace(base, fields=tuple(fields), scratch_per_slot=places[2])
+    def _scratch(self, grid: Grid) -> dict[Job, int]:
+        most = max((count for _, count in self.across.inner_taps[: self.across.row_phases]), default=0)
+        return {
+            Job.OFFSET_STRIP: self.machine.isa.vector_bytes,
+            Job.OFFSET_TAPS: 16 * (len(self.plan.planes) + most),
+        }
+
+    def _own_fields(self, grid: Grid) -> dict[Job, int]:
+        low, high = self._inside
+        return {Job.INSIDE_LOW: low, Job.INSIDE_HIGH: high}

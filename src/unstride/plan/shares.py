@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-__all__ = ["even_share", "largest", "round_up"]
+__all__ = ["even_share", "in_blocks", "largest", "round_up"]
 
 
 def round_up(value: int, multiple: int = 256) -> int:
@@ -26,6 +26,16 @@ def even_share(total: int, most: int) -> int:
     """
     pieces = -(-max(1, total) // max(1, most))
     return -(-max(1, total) // pieces)
+
+
+def in_blocks(ends: Sequence[int], most: int) -> tuple[int, ...]:
+    """Pieces that end there, put together into at most so many blocks of about as many pieces: the blocks' ends.
+
+    >>> in_blocks((2, 3, 7, 8, 9), 2), in_blocks((2, 3), 4)
+    ((3, 9), (2, 3))
+    """
+    count = min(len(ends), most)
+    return tuple(ends[(i + 1) * len(ends) // count - 1] for i in range(count))
 
 
 def largest(limit: int, fits: Callable[[int], bool]) -> int:

@@ -12,21 +12,20 @@ Which pixel goes into which lane repeats after `stride / gcd(stride, lanes)` vec
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from math import gcd, prod
-from operator import itemgetter
 
 from unstride._lazy import lazy
 from unstride.plan.across import SLACK, AcrossPlan
 from unstride.plan.cut import Grid
 from unstride.plan.direct import PanelSource, plan_direct
 from unstride.plan.job import Job, Panel
-from unstride.plan.launch import Launch, LaunchBuilder
-from unstride.plan.machine import ISA, Machine
+from unstride.plan.line_launch import LineLaunch
+from unstride.plan.machine import ISA
 from unstride.plan.phases import ONE_ROW, AxisPhases
 from unstride.plan.shares import largest, round_up
-from unstride.problem import DTYPE_BYTES, Problem, Structure
+from unstride.problem import Structure
 
 __all__ = ["Lanes", "SpreadLaunch", "SpreadPlan", "has_long_tables", "is_woven", "patterns", "plan_spread", "row_lists"]
 
@@ -191,28 +190,8 @@ def row_lists(
     return (*heads, *taps)
 
 
-class SpreadLaunch(LaunchBuilder):
+class SpreadLaunch(LineLaunch[SpreadPlan]):
     """How a call is cut: channels, rows, and where rows are long, parts of them."""
-
-    def __init__(self, plan: SpreadPlan, problem: Problem, machine: Machine, threads: int) -> None:
-        super().__init__(plan.direct, problem, machine, threads)
-        self.spread, self.lanes = plan, plan.direct.isa.lanes(self.compute_bytes)
-        self.counts = (self.v_hull[1] - self.v_hull[0], self.x_hull[1] - self.x_hull[0])
-
-    @property
-    def fills_holes(self) -> bool:
-        """Sums without terms are bias."""
-        return all(axis.phases.complete for axis in self.outer)
-
-    @property
-    def price(self) -> float | None:
-        """Cycles of one thread, or None where there is nothing to compute."""
-        work = prod(self.problem.data_shape) * prod(self.counts) * self.outer_positions
-        return self._best[1] if work else None
-
-    @lazy
-    def _best(self) -> tuple[Grid, float]:
-        return min(((grid, self._cost(grid)) for grid in self._grids()), key=itemgetter(1))
 
     def _grids(self) -> Iterator[Grid]:
         nv, nx = self.counts
@@ -220,18 +199,12 @@ class SpreadLaunch(LaunchBuilder):
         if x_unit < nx:
             x_unit = max(self.lanes, x_unit // self.lanes * self.lanes)
         v_unit = largest(nv, lambda v: self._strip_room(v, x_unit) <= _STRIP_BYTES)
-        if self._large and self._stage(1, x_unit) <= _STAGE_BYTES:
+        if self.may_stream and self._stage(1, x_unit) <= _STAGE_BYTES:
             v_unit = largest(v_unit, lambda v: self._stage(v, x_unit) <= _STAGE_BYTES)
         for blocks in (1, self.threads, 4 * self.threads, 16 * self.threads):
             for pieces in (1, self.threads, 4 * self.threads):
                 x_part = x_unit if nv >= pieces else min(x_unit, round_up(-(-nx // pieces), self.lanes))
-                yield Grid(1, min(v_unit, -(-nv // pieces)), x_part, self._channel_blocks(blocks))
-
-    def _channel_blocks(self, most: int) -> tuple[int, ...]:
-        """Whole groups, in blocks."""
-        ends = self.spread.chunk_ends
-        count = min(len(ends), most)
-        return tuple(ends[(i + 1) * len(ends) // count - 1] for i in range(count))
+                yield Grid(1, min(v_unit, -(-nv // pieces)), x_part, self._panel_blocks(blocks))
 
     @lazy
     def _rotation(self) -> int:
@@ -254,22 +227,16 @@ class SpreadLaunch(LaunchBuilder):
     def _stage(self, v: int, x: int) -> int:
         """Bytes of a box's results of one outer phase."""
         row = self.x.result_size if x == self.counts[1] else x * self.x.phases.result_step
-        return v * self.v.phases.result_step * row * DTYPE_BYTES[self.problem.dtype]
+        return v * self.v.phases.result_step * row * self.problem.itemsize
 
     def _streamed(self, grid: Grid) -> bool:
         """Whether results are collected and go past the caches: where they are one run of memory, and small."""
         run = (grid.x_unit == self.counts[1] and not self.prefill) or self.problem.rank == 1
-        return self._large and run and self._stage(grid.v_unit, grid.x_unit) <= _STAGE_BYTES
-
-    @lazy
-    def _large(self) -> bool:
-        """Whether the result, and all else, would not fit into the last cache."""
-        size = prod(self.problem.result_shape) * DTYPE_BYTES[self.problem.dtype]
-        return size >= self.machine.last_bytes // 4 and self.plan.isa.streams
+        return self.may_stream and run and self._stage(grid.v_unit, grid.x_unit) <= _STAGE_BYTES
 
     def _cost(self, grid: Grid) -> float:
         """Cycles of the busiest thread: filling lines, multiplying, and the way out."""
-        (nv, nx), plan = self.counts, self.spread
+        (nv, nx), plan = self.counts, self.across
         units = self.batch * -(-nv // grid.v_unit) * -(-nx // grid.x_unit)
         blocks = len(grid.panel_blocks)
         tasks = units * self.outer_positions * blocks
@@ -294,17 +261,14 @@ class SpreadLaunch(LaunchBuilder):
         permuted = axis.source_step * axis.result_step > 1
         return period, (2.0 if permuted else 1.0) * products / period
 
-    def launch(self) -> Launch:
-        """The launch of one problem."""
-        plan, grid = self.spread, self._best[0]
-        base = self.build(grid)
+    def _scratch(self, grid: Grid) -> dict[Job, int]:
+        plan = self.across
         integers = 2 * (len(self.plan.planes) + plan.row_phases + plan.row_taps * self.plan.reduce_channels)
-        streamed = self._streamed(grid)
-        stage = self._stage(grid.v_unit, grid.x_unit) if streamed else 0
-        sizes = [self._strip_room(grid.v_unit, grid.x_unit), 8 * integers, stage]
-        places = [sum(map(round_up, sizes[:i])) for i in range(4)]
-        fields = list(base.fields)
-        fields[Job.OFFSET_STRIP], fields[Job.OFFSET_TAPS], fields[Job.OFFSET_OUT] = places[:3]
-        fields[Job.SCRATCH_PER_SLOT], fields[Job.STREAM] = places[3], int(streamed)
-        fields[Job.ROTATION] = self._rotation
-        return replace(base, fields=tuple(fields), scratch_per_slot=places[3])
+        return {
+            Job.OFFSET_STRIP: self._strip_room(grid.v_unit, grid.x_unit),
+            Job.OFFSET_TAPS: 8 * integers,
+            Job.OFFSET_OUT: self._stage(grid.v_unit, grid.x_unit) if self._streamed(grid) else 0,
+        }
+
+    def _own_fields(self, grid: Grid) -> dict[Job, int]:
+        return {Job.STREAM: int(self._streamed(grid)), Job.ROTATION: self._rotation}

@@ -152,7 +152,7 @@ class WinogradLaunch(LaunchBuilder):
         return max(1, min(4, self.machine.l2_bytes // 2 // self._products_bytes(tiles)))
 
     def _tiles_by_axis(self) -> tuple[int, int]:
-        nv, nx = self.v_hull[1] - self.v_hull[0], self.x_hull[1] - self.x_hull[0]
+        nv, nx = self.counts
         return -(-nv // self._tile_steps[0]), -(-nx // self._tile_steps[1])
 
     @lazy
