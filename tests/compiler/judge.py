@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tests.compiler.cases import SLOPE, Case
-from unstride.plan.choose import Plans, special_plan
-from unstride.plan.direct import plan_direct
+from unstride.plan.choose import Plans
 from unstride.plan.machine import Machine
 from unstride.plan.winograd import WinogradPlan
 from unstride.problem import Problem
@@ -110,8 +109,8 @@ def algorithm(case: Case) -> str:
 
 
 def _preferred(case: Case) -> Any:
-    p = case.problem
-    return special_plan(p.structure, machine(case).isa, case.accuracy) or plan_direct(p.structure, machine(case).isa)
+    plans = Plans(case.problem.structure, machine(case).isa, case.accuracy)
+    return plans.special or plans.direct
 
 
 def machine(case: Case) -> Machine:

@@ -17,7 +17,7 @@ from itertools import product
 from unstride.codegen.activation import ACTIVATIONS
 from unstride.codegen.family import family_of
 from unstride.codegen.numbers import Numbers
-from unstride.plan.choose import Plan, special_plan
+from unstride.plan.choose import Plan, Plans
 from unstride.plan.direct import DirectPlan, plan_direct
 from unstride.plan.folded import plan_folded
 from unstride.plan.machine import ISA, ISAS
@@ -73,7 +73,7 @@ class Target:
         head = ("scatter", self.dtype, self.layout, "GIOX", groups, ci, co)
         structure = Structure(*head, (kernel, kernel), (2, 2), (1, 1))
         accuracy = {"winograd": "standard", "fast": "fast"}.get(self.kind, "strict")
-        special = special_plan(structure, self.isa, accuracy) if self.kind in ("across", "winograd", "fast") else None
+        special = Plans(structure, self.isa, accuracy).special if self.kind in ("across", "winograd", "fast") else None
         planners = {"overlap": plan_overlap, "folded": plan_folded, "spread": plan_spread, "rows": plan_rows}
         if self.kind in planners:
             special = planners[self.kind](structure, self.isa)

@@ -20,7 +20,7 @@ from unstride.plan.winograd import WinogradPlan, plan_winograd
 from unstride.plan.winograd_launch import WinogradLaunch
 from unstride.problem import Problem, Structure
 
-__all__ = ["KINDS", "SCALE", "Plan", "Plans", "choose", "special_plan"]
+__all__ = ["KINDS", "SCALE", "Plan", "Plans", "choose"]
 
 Plan = DirectPlan | WinogradPlan | AcrossPlan
 
@@ -46,33 +46,31 @@ SCALE = {
 _ANOTHER = 40_000.0
 
 
-def special_plan(structure: Structure, isa: ISA, accuracy: str) -> WinogradPlan | AcrossPlan | None:
-    """A plan that may beat the direct one, if there is one."""
-    if spread_plan(structure, isa, accuracy) is not None:
-        return None
-    across = plan_across(structure, isa)
-    if across is not None or accuracy == "strict":
-        return across
-    return plan_winograd(structure, isa, fast=accuracy == "fast")
-
-
-def spread_plan(structure: Structure, isa: ISA, accuracy: str) -> SpreadPlan | None:
-    """The plan that spreads pixels over lanes; it beats any across x. Strict results need the order of all others."""
-    alone = structure.ci * structure.co == 1
-    return plan_spread(structure, isa) if alone or accuracy != "strict" else None
-
-
 class Plans:
     """The plans of one structure, each made when it is first looked at."""
 
     def __init__(self, structure: Structure, isa: ISA, accuracy: str) -> None:
-        self.structure, self.isa, self.strict = structure, isa, accuracy == "strict"
-        self.special = special_plan(structure, isa, accuracy)
+        self.structure, self.isa, self.accuracy = structure, isa, accuracy
+        self.strict = accuracy == "strict"
         self._preferred: dict[Machine, str] = {}
 
     @lazy
+    def special(self) -> WinogradPlan | AcrossPlan | None:
+        """What may beat the direct plan. Spreading pixels over lanes beats any of these."""
+        if self.spread is not None:
+            return None
+        across = plan_across(self.structure, self.isa)
+        if across is not None or self.strict:
+            return across
+        return plan_winograd(self.structure, self.isa, fast=self.accuracy == "fast")
+
+    @lazy
     def direct(self) -> DirectPlan:
-        return self.special.direct if isinstance(self.special, AcrossPlan) else plan_direct(self.structure, self.isa)
+        """Made already, if there is a plan that is built on it."""
+        for plan in (self.spread, self.rows, self.special):
+            if isinstance(plan, AcrossPlan):
+                return plan.direct
+        return plan_direct(self.structure, self.isa)
 
     @lazy
     def left(self) -> DirectPlan:
@@ -97,7 +95,9 @@ class Plans:
 
     @lazy
     def spread(self) -> SpreadPlan | None:
-        return spread_plan(self.structure, self.isa, "strict" if self.strict else "standard")
+        """Strict results need the order of all others, but a sum over one channel has no other."""
+        alone = self.structure.ci * self.structure.co == 1
+        return plan_spread(self.structure, self.isa) if alone or not self.strict else None
 
     @lazy
     def rows(self) -> RowsPlan | None:
