@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from unstride.codegen.across import AcrossFamily
 from unstride.codegen.direct import DirectFamily
 from unstride.codegen.folded import FoldedFamily
@@ -10,6 +13,7 @@ from unstride.codegen.spread import SpreadFamily
 from unstride.codegen.winograd import WinogradFamily
 from unstride.plan.across import AcrossPlan
 from unstride.plan.choose import Plan
+from unstride.plan.direct import DirectPlan
 from unstride.plan.folded import FoldedPlan
 from unstride.plan.rows import RowsPlan
 from unstride.plan.spread import SpreadPlan
@@ -19,17 +23,16 @@ __all__ = ["Family", "family_of"]
 
 Family = DirectFamily | WinogradFamily | AcrossFamily | FoldedFamily | SpreadFamily | RowsFamily
 
+_FAMILIES: dict[type, Callable[[Any, str], Family]] = {
+    DirectPlan: DirectFamily.of,
+    WinogradPlan: WinogradFamily.of,
+    AcrossPlan: AcrossFamily.of,
+    FoldedPlan: FoldedFamily.of,
+    SpreadPlan: SpreadFamily.of,
+    RowsPlan: RowsFamily.of,
+}
+
 
 def family_of(plan: Plan, activation: str) -> Family:
     """What is compiled for a plan; equal families share their machine code."""
-    if isinstance(plan, WinogradPlan):
-        return WinogradFamily.of(plan, activation)
-    if isinstance(plan, FoldedPlan):
-        return FoldedFamily.of(plan, activation)
-    if isinstance(plan, RowsPlan):
-        return RowsFamily.of(plan, activation)
-    if isinstance(plan, SpreadPlan):
-        return SpreadFamily.of(plan, activation)
-    if isinstance(plan, AcrossPlan):
-        return AcrossFamily.of(plan, activation)
-    return DirectFamily.of(plan, activation)
+    return _FAMILIES[type(plan)](plan, activation)

@@ -6,6 +6,8 @@ from the direct kernel, and results must not change with threads. `SCALE` correc
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from unstride._lazy import lazy
 from unstride.plan.across import AcrossPlan, plan_across
 from unstride.plan.across_launch import AcrossLaunch
@@ -25,6 +27,16 @@ __all__ = ["KINDS", "SCALE", "Plan", "Plans", "choose"]
 Plan = DirectPlan | WinogradPlan | AcrossPlan
 
 KINDS = ("direct", "banded", "clipped", "overlap", "folded", "spread", "rows", "winograd", "across")
+
+# What makes the launches of a kind; of others it is a LaunchBuilder, for their plans are direct ones.
+_LAUNCHES: dict[str, Callable[..., LaunchBuilder]] = {
+    "overlap": OverlapLaunch,
+    "folded": FoldedLaunch,
+    "spread": SpreadLaunch,
+    "rows": RowsLaunch,
+    "winograd": WinogradLaunch,
+    "across": AcrossLaunch,
+}
 
 # How much longer than its model says a kernel takes, relative to the direct one: the median over random layers that are
 # in no list, by `python -m unstride.bench.learn`. The models know caches and registers; this is what they leave out.
@@ -54,29 +66,34 @@ class Plans:
         self.strict = accuracy == "strict"
         self._preferred: dict[Machine, str] = {}
 
-    @lazy
+    @property
     def special(self) -> WinogradPlan | AcrossPlan | None:
-        """What may beat the direct plan. Spreading pixels over lanes beats any of these."""
-        if self.spread is not None:
+        """What may beat the direct plan on every large map, if there is such a plan."""
+        return self.across or self.winograd
+
+    @lazy
+    def across(self) -> AcrossPlan | None:
+        """Not where pixels can be spread over lanes, which beats it."""
+        return None if self.spread else plan_across(self.structure, self.isa)
+
+    @lazy
+    def winograd(self) -> WinogradPlan | None:
+        """Only where nothing goes across x; not for strict results, either."""
+        if self.strict or self.spread or self.across:
             return None
-        across = plan_across(self.structure, self.isa)
-        if across is not None or self.strict:
-            return across
         return plan_winograd(self.structure, self.isa, fast=self.accuracy == "fast")
 
     @lazy
     def direct(self) -> DirectPlan:
         """Made already, if there is a plan that is built on it."""
-        for plan in (self.spread, self.rows, self.special):
-            if isinstance(plan, AcrossPlan):
-                return plan.direct
-        return plan_direct(self.structure, self.isa)
+        built = self.spread or self.rows or self.across
+        return built.direct if built else plan_direct(self.structure, self.isa)
 
     @lazy
     def left(self) -> DirectPlan:
         """What computes the units that Winograd leaves: with its panels, and tiles of its one shape."""
-        assert isinstance(self.special, WinogradPlan)
-        left = self.special.direct
+        assert self.winograd is not None
+        left = self.winograd.direct
         return self.direct if left == self.direct else left
 
     @lazy
@@ -108,56 +125,30 @@ class Plans:
         return plan_direct(self.structure, self.isa, banded=True)
 
     def of(self, kind: str) -> Plan:
-        found = (
-            getattr(self, kind)
-            if kind in ("direct", "banded", "clipped", "overlap", "folded", "spread", "rows", "left")
-            else self.special
-        )
+        found: Plan | None = getattr(self, kind)
         assert found is not None
         return found
 
+    def _builder(self, kind: str, problem: Problem, machine: Machine, threads: int) -> LaunchBuilder:
+        return _LAUNCHES.get(kind, LaunchBuilder)(self.of(kind), problem, machine, threads)
+
     def prices(self, problem: Problem, machine: Machine) -> dict[str, float]:
         """What each kernel that can compute the problem would cost, in cycles of one thread."""
-        direct = LaunchBuilder(self.direct, problem, machine, 1)
-        found: dict[str, float] = {}
-        always = self.direct.best_in_bands and not direct.prefill
-        if not always:
-            found["direct"] = direct.best_grid()[1] + direct.prefilling
-        if always or direct.is_padded:
-            found["banded"] = LaunchBuilder(self.banded, problem, machine, 1).best_grid()[1]
-        if direct.may_gain_by_clipping:
-            found["clipped"] = LaunchBuilder(self.clipped, problem, machine, 1).best_grid()[1]
-        overlap = OverlapLaunch(self.overlap, problem, machine, 1) if self.overlap else None
-        if overlap and not overlap.prefill:
-            found["overlap"] = overlap.best_grid()[1]
-        folded = FoldedLaunch(self.folded, problem, machine, 1).price if self.folded else None
-        if folded is not None:
-            found["folded"] = folded
-        spread = SpreadLaunch(self.spread, problem, machine, 1).price if self.spread else None
-        if spread is not None:
-            found["spread"] = spread
-        rows = RowsLaunch(self.rows, problem, machine, 1).price if self.rows else None
-        if rows is not None:
-            found["rows"] = rows
-        if isinstance(self.special, WinogradPlan):
-            price = WinogradLaunch(self.special, problem, machine, 1).price
-        elif isinstance(self.special, AcrossPlan):
-            price = AcrossLaunch(self.special, problem, machine, 1).price
-        else:
-            return found
-        return found if price is None else {**found, self.kind_of_special: price}
-
-    @property
-    def kind_of_special(self) -> str:
-        return "across" if isinstance(self.special, AcrossPlan) else "winograd"
+        direct = self._builder("direct", problem, machine, 1)
+        in_bands = self.direct.best_in_bands and not direct.prefill
+        found: dict[str, float | None] = {} if in_bands else {"direct": direct.price}
+        asked = {"banded": in_bands or direct.is_padded, "clipped": direct.may_gain_by_clipping}
+        kinds = [kind for kind, wanted in asked.items() if wanted]
+        kinds += [kind for kind in _LAUNCHES if getattr(self, kind)]
+        found |= {kind: self._builder(kind, problem, machine, 1).price for kind in kinds}
+        return {kind: price for kind, price in found.items() if price is not None}
 
     def preferred(self, machine: Machine) -> str:
         """The kind that computes large maps."""
-        if self.spread or self.rows:
-            return "spread" if self.spread else "rows"
-        usual = self.kind_of_special if self.special else "banded" if self.direct.best_in_bands else "direct"
         if machine not in self._preferred:
-            may_fold = self.overlap or self.folded
+            special = (kind for kind in ("spread", "rows", "across", "winograd") if getattr(self, kind))
+            usual = next(special, None) or ("banded" if self.direct.best_in_bands else "direct")
+            may_fold = usual not in ("spread", "rows") and (self.overlap or self.folded)
             large = self._cheapest(_large(self.structure), machine, usual) if may_fold else usual
             self._preferred[machine] = large if large in ("overlap", "folded") else usual
         return self._preferred[machine]
@@ -179,20 +170,7 @@ class Plans:
 
     def launches(self, kind: str, problem: Problem, machine: Machine, threads: int) -> tuple[Launch, ...]:
         """The launches of one size: the kernel's own, and the direct one that Winograd may leave units to."""
-        plan = self.of(kind)
-        if isinstance(plan, WinogradPlan):
-            return WinogradLaunch(plan, problem, machine, threads).launches()
-        if isinstance(plan, FoldedPlan):
-            return (FoldedLaunch(plan, problem, machine, threads).build(),)
-        if isinstance(plan, RowsPlan):
-            return (RowsLaunch(plan, problem, machine, threads).build(),)
-        if isinstance(plan, SpreadPlan):
-            return (SpreadLaunch(plan, problem, machine, threads).build(),)
-        if isinstance(plan, AcrossPlan):
-            return (AcrossLaunch(plan, problem, machine, threads).build(),)
-        if plan.overlapping:
-            return (OverlapLaunch(plan, problem, machine, threads).build(),)
-        return (LaunchBuilder(plan, problem, machine, threads).build(),)
+        return self._builder(kind, problem, machine, threads).launches()
 
 
 def choose(

@@ -47,6 +47,15 @@ def plan_launch(plan: DirectPlan, problem: Problem, machine: Machine, threads: i
 class LaunchBuilder(Cut):
     """Makes the launch of one problem by one direct plan; other algorithms build on it."""
 
+    @property
+    def price(self) -> float | None:
+        """Cycles of the busiest thread, or None where the kernel cannot be used or is none to think of."""
+        return self.best_grid()[1] + self.prefilling
+
+    def launches(self) -> tuple[Launch, ...]:
+        """What has to run, one after the other."""
+        return (self.build(),)
+
     def build(self, grid: Grid | None = None) -> Launch:
         grid = grid or self.best_grid()[0]
         tables = [

@@ -104,6 +104,11 @@ class OverlapLaunch(LaunchBuilder):
         """Sums start with the bias, so those without terms are nothing else."""
         return self.has_all_planes
 
+    @property
+    def price(self) -> float | None:
+        """None where not all of the result would be visited."""
+        return None if self.prefill else super().price
+
     def best_grid(self) -> tuple[Grid, float]:
         nv, nx = self.counts
         all_panels = (len(self.plan.panels),)
