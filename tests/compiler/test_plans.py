@@ -16,6 +16,7 @@ from unstride.plan.direct import plan_direct
 from unstride.plan.job import Panel
 from unstride.plan.launch import plan_launch
 from unstride.plan.machine import AVX2, AVX512, ISAS, NEON, SSE2, Machine
+from unstride.plan.spread import plan_spread
 from unstride.problem import Problem
 
 MACHINES = [Machine(SSE2, 1), Machine(AVX2, 2), Machine(AVX512, 64, 48 * 1024, 2**21), Machine(NEON, 64)]
@@ -138,6 +139,12 @@ def test_every_problem_can_be_explained(machine: Machine) -> None:
 def test_a_kernel_too_large_to_plan_is_not_planned() -> None:
     huge = Problem.parse("scatter f32 NXC GIOX n1 g1 i1 o64 x9x9 k4000x4000 s2x2 d1x1 b0x0 y9x9")
     assert explain_plan(huge, MACHINES[1], 2).startswith("plan     not shown: ")
+
+
+def test_a_period_too_long_to_write_out_is_not_planned() -> None:
+    for stride, planned in ((6, True), (4096, False), (4099, False)):
+        line = f"scatter f32 NCX GIOX n1 g8 i1 o1 x20 k3 s{stride} d1 b0 y{19 * stride + 3}"
+        assert (plan_spread(Problem.parse(line).structure, AVX512) is not None) == planned
 
 
 def test_a_dump_shows_every_difference() -> None:

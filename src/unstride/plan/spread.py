@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from itertools import product
 from math import gcd, prod
 
@@ -23,13 +24,13 @@ from unstride.plan.direct import PanelSource, plan_direct
 from unstride.plan.job import Job, Panel
 from unstride.plan.line_launch import LineLaunch
 from unstride.plan.machine import ISA
-from unstride.plan.phases import ONE_ROW, AxisPhases
+from unstride.plan.phases import ONE_ROW, AxisPhases, axis_phases
 from unstride.plan.shares import largest, round_up
 from unstride.problem import Structure
 
 __all__ = ["Lanes", "SpreadLaunch", "SpreadPlan", "has_long_tables", "is_woven", "patterns", "plan_spread", "row_lists"]
 
-_MOST_PATTERNS = 48  # multiply-adds of a row of the kernel, which are all written out
+_MOST_PATTERNS = 48  # multiply-adds of a row of the kernel, and vectors of a period, which are all written out
 _MOST_WOVEN = 4  # phases
 _MOST_RESIDUES = 2**14  # of a position, and kernel elements
 _MOST_PRODUCTS = 4  # channels in times channels out, of a group
@@ -49,6 +50,7 @@ class Lanes:
     kernel: tuple[int, ...]  # by lane, the kernel index; any where there is none, for it is multiplied by zero
 
 
+@cache
 def patterns(axis: AxisPhases, lanes: int) -> tuple[tuple[Lanes, ...], ...]:
     """The taps of each vector of results, until they repeat; in ascending source order, like those of a phase.
 
@@ -61,7 +63,7 @@ def patterns(axis: AxisPhases, lanes: int) -> tuple[tuple[Lanes, ...], ...]:
     by_residue = {phase.r: {tap.a: tap.k for tap in phase.taps} for phase in axis.phases}
     offsets = sorted({a for taps in by_residue.values() for a in taps})
     vectors: list[tuple[Lanes, ...]] = []
-    for index in range(axis.result_step // gcd(axis.result_step, lanes)):
+    for index in range(period_of(axis, lanes)):
         places = [divmod(index * lanes + lane, axis.result_step) for lane in range(lanes)]
         taps: list[Lanes] = []
         for a in offsets:
@@ -75,6 +77,11 @@ def patterns(axis: AxisPhases, lanes: int) -> tuple[tuple[Lanes, ...], ...]:
                 taps.append(Lanes(first, sources, tuple(k or 0 for k in found)))
         vectors.append(tuple(taps))
     return tuple(vectors)
+
+
+def period_of(axis: AxisPhases, lanes: int) -> int:
+    """After how many vectors of results their lanes have the same phases again."""
+    return axis.result_step // gcd(axis.result_step, lanes)
 
 
 def is_woven(axis: AxisPhases) -> bool:
@@ -112,11 +119,13 @@ def plan_spread(structure: Structure, isa: ISA) -> SpreadPlan | None:
     lanes = isa.lanes(8 if s.dtype == "f64" else 4)
     if s.data_layout != "NCX" or result * reduce > _MOST_PRODUCTS or has_long_tables(s):
         return None
-    direct = plan_direct(s, isa)
-    x, v = direct.axes[-1], direct.axes[-2] if s.rank > 1 else ONE_ROW
-    columns = _kernel_columns(x, lanes)
-    if x.source_step > 2 or products_of(x, lanes) > _MOST_PATTERNS:
+    x = axis_phases(s.direction, s.kernel[-1], s.stride[-1], s.dilation[-1])
+    # Patterns are kept once they were looked at: not those that are too many at first sight.
+    least = max(period_of(x, lanes), *(len(phase.taps) for phase in x.phases))
+    if x.source_step > 2 or least > _MOST_PATTERNS or products_of(x, lanes) > _MOST_PATTERNS:
         return None
+    direct = plan_direct(s, isa)
+    v, columns = direct.axes[-2] if s.rank > 1 else ONE_ROW, _kernel_columns(x, lanes)
     kernels = list(product(*(range(k) for k in s.kernel[:-1])))
     kernel_row = {index: i for i, index in enumerate(kernels)}
     steps = tuple((*index, 0) for index in kernels)
@@ -257,7 +266,7 @@ class SpreadLaunch(LineLaunch[SpreadPlan]):
         products = products_of(axis, self.lanes)
         if is_woven(axis):
             return axis.result_step, products / axis.result_step
-        period = len(patterns(axis, self.lanes))
+        period = period_of(axis, self.lanes)
         permuted = axis.source_step * axis.result_step > 1
         return period, (2.0 if permuted else 1.0) * products / period
 
