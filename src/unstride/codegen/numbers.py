@@ -84,7 +84,7 @@ class Numbers:
         """The elements of a computed vector at `offset` that lie in [low, high), rounded."""
         e, rounded = target.e, self.narrow(target.e, value)
         first, end = low - offset, high - offset
-        if self.isa.masked or (self.isa.name == "avx2" and self.stored is self.computed):
+        if self.isa.masked or (self.isa.masked_stores and self.stored is self.computed):
             if self._integer is not None:
                 rounded = e.b.bitcast(rounded, vector(self._integer, self.lanes))
             name = f"llvm.masked.store.{mangle(rounded.type)}.p0"
