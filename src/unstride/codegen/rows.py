@@ -123,7 +123,7 @@ class _Sweep:
         slope = self.activation == "leaky_relu"
         self.slope = slope_vector(e, self.job, Job.SLOPE_BITS, numbers) if slope else None
         room = sums_at_once(numbers.isa)
-        positions = positions_at_once(numbers.isa, self.axis)
+        positions = positions_at_once(self.axis)
         whole = low + (high - low) // positions * positions
         for x in e.range(low, whole, positions):
             self._positions(x, positions, room)

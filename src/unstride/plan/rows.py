@@ -25,6 +25,7 @@ from unstride.problem import Structure
 __all__ = ["RowsLaunch", "RowsPlan", "plan_rows"]
 
 _MOST_TAPS = 96  # along x: all are written out
+_SHARING = 8  # sums that share a weight: the registers of every ISA have room for them
 _BOX_BYTES = 256 * 1024  # of the results of one row of a box
 # Cycles: of a result row, of a vector that is stored or loaded, and of a product; a fit to random layers.
 _ROW, _STORE, _LOAD, _PRODUCT = 60.0, 5.0, 2.8, 0.25
@@ -36,9 +37,9 @@ def sums_at_once(isa: ISA) -> int:
     return 24 if isa.registers == 32 else 8
 
 
-def positions_at_once(isa: ISA, axis: AxisPhases) -> int:
+def positions_at_once(axis: AxisPhases) -> int:
     """Positions that share the weights they load."""
-    return max(1, min(8, sums_at_once(isa)) // axis.result_step)
+    return max(1, _SHARING // axis.result_step)
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ class RowsLaunch(LineLaunch[RowsPlan]):
         stored = grid.x_unit * self.x.phases.result_step
         low, high = self._inside
         inside = max(0, min(high, self.x_hull[1]) - max(low, self.x_hull[0])) / nx * grid.x_unit
-        together = positions_at_once(plan.direct.isa, self.x.phases)
+        together = positions_at_once(self.x.phases)
         alone = grid.x_unit - inside // together * together  # positions that load pixels and weights for themselves
         taps = sum(len(phase.taps) for phase in self.x.phases.phases)
         loaded = (grid.x_unit - alone) * min(self.x.phases.source_step, self.x.phases.span) + alone * taps
