@@ -16,8 +16,7 @@ from typing import Any, ClassVar, Self
 
 from unstride.codegen import ir
 from unstride.codegen.activation import activate, slope_vector
-from unstride.codegen.direct import Callee
-from unstride.codegen.emit import I64, PTR, Emitter, Int, Ptr, size_of, vector
+from unstride.codegen.emit import I64, PTR, Callee, Emitter, Int, Ptr, size_of, vector
 from unstride.codegen.line_strip import LineStrip
 from unstride.codegen.numbers import LINE_BYTES, Numbers, constant
 from unstride.codegen.strips import emit_narrow, in_vectors, transpose_block, weave
@@ -309,7 +308,7 @@ class AcrossDriver(LineStrip):
             line = result + (v - self.v0) * by_row
             self.line_args.store(LineArgs.SOURCE, e.b.ptrtoint(source.value, I64))
             self.line_args.store(LineArgs.RESULT, e.b.ptrtoint(line.value, I64))
-            e.b.call(Callee(function), [self.line_args.value])
+            e.call(Callee(function), self.line_args)
 
     def _flush(self, panel: Ptr, place: Int, v_ranges: Ptr, hull: tuple[Int, Int]) -> None:
         e = self.e

@@ -15,13 +15,13 @@ from typing import Any
 
 from unstride.codegen import ir
 from unstride.codegen.box import Box
-from unstride.codegen.emit import I64, PTR, VOID, Emitter, Int, Ptr, size_of
+from unstride.codegen.emit import I64, PTR, Callee, Emitter, Int, Ptr, size_of
 from unstride.codegen.numbers import Numbers
 from unstride.codegen.tile import TileArgs, TileFamily, TileKind
 from unstride.plan.direct import DirectPlan
 from unstride.plan.job import X_RANGES, Job, Panel, VRange, XRange
 
-__all__ = ["Affine", "Callee", "DirectDriver", "DirectFamily", "Place", "call_tile", "tile_height"]
+__all__ = ["Affine", "DirectDriver", "DirectFamily", "Place", "call_tile", "tile_height"]
 
 
 @dataclass(frozen=True)
@@ -365,17 +365,4 @@ def _by_width(e: Emitter, name: str, vectors: Int, widths: tuple[int, ...]) -> A
 def call_tile(e: Emitter, tile_args: Ptr, vectors: Int, count: Int, widths: tuple[int, ...]) -> None:
     """Call the tile of this width that holds `count` rows."""
     function = Ptr(e, _by_width(e, "tiles", vectors, widths), PTR).load(count)
-    e.b.call(Callee(function), [tile_args.value])
-
-
-class Callee:
-    """What is called through an address: its type needs telling."""
-
-    def __init__(self, pointer: Any) -> None:
-        self.pointer = pointer
-        self.function_type = ir.FunctionType(VOID, [PTR])
-        self.type = pointer.type
-        self.attributes: list[str] = []
-
-    def get_reference(self) -> str:
-        return str(self.pointer.get_reference())
+    e.call(Callee(function), tile_args)

@@ -30,6 +30,7 @@ __all__ = [
     "I64",
     "PTR",
     "VOID",
+    "Callee",
     "Emitter",
     "Int",
     "Ptr",
@@ -334,6 +335,18 @@ class Emitter:
 
     def fma(self, a: Any, b: Any, c: Any) -> Any:
         return self.intrinsic(f"llvm.fma.{mangle(c.type)}", c.type, (a, b, c))
+
+
+class Callee:
+    """A function that is called through its address, which does not say what it returns: nothing."""
+
+    function_type = ir.FunctionType(VOID, ())  # a call names the types of its arguments itself
+
+    def __init__(self, address: Any) -> None:
+        self.address = address
+
+    def get_reference(self) -> str:
+        return str(self.address.get_reference())
 
 
 _SIZES = {"i8": 1, "i16": 2, "half": 2, "i32": 4, "float": 4, "i64": 8, "double": 8, "ptr": 8}

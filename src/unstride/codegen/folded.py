@@ -12,8 +12,7 @@ from typing import Any, ClassVar
 from unstride.codegen import ir
 from unstride.codegen.across import AcrossDriver, AcrossFamily, Line, LineArgs, line_tables
 from unstride.codegen.activation import activate, slope_vector
-from unstride.codegen.direct import Callee
-from unstride.codegen.emit import I64, PTR, Emitter, Int, Ptr, vector
+from unstride.codegen.emit import I64, PTR, Callee, Emitter, Int, Ptr, vector
 from unstride.codegen.numbers import Numbers, constant
 from unstride.plan.across import OVERRUN, SLACK
 from unstride.plan.job import Job, Panel, VRange
@@ -134,7 +133,7 @@ class _Driver(AcrossDriver):
                 result = self.ring + (group + panel.int(Panel.COLUMN) * self.pitch)
                 self.line_args.store(LineArgs.RESULT, e.b.ptrtoint(result.value, I64))
                 function = Ptr(e, e.module.globals["lines"], PTR).load(panel.int(Panel.COLUMNS))
-                e.b.call(Callee(function), [self.line_args.value])
+                e.call(Callee(function), self.line_args)
                 self.line_args.store(LineArgs.NEXT_PITCH, e.int(0))
                 self.line_args.store(LineArgs.NEXT, self.line_args.int(LineArgs.RESULT))
 

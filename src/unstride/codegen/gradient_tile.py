@@ -13,7 +13,7 @@ from enum import IntEnum, auto
 from typing import Any
 
 from unstride.codegen import ir
-from unstride.codegen.emit import I64, PTR, VOID, Emitter, Int, Ptr, vector
+from unstride.codegen.emit import I64, PTR, Callee, Emitter, Int, Ptr, vector
 from unstride.codegen.numbers import Numbers, constant
 
 __all__ = ["GradientTiles", "TileArgs"]
@@ -69,7 +69,7 @@ class GradientTiles:
         """Run the tile for `height` rows of `width` vectors."""
         table = Ptr(e, self.module.globals["tiles"], PTR)
         function = table.load((width - 1) * (max(self.heights) + 1) + height)
-        e.b.call(_Callee(function), [args.value])
+        e.call(Callee(function), args)
 
 
 class _Tile:
@@ -151,16 +151,3 @@ class _Tile:
 def _reference(module: Any, name: str) -> Any:
     """A function as an entry of a constant table."""
     return ir.FormattedConstant(PTR, module.globals[name].get_reference())
-
-
-class _Callee:
-    """What is called through an address: its type needs telling."""
-
-    def __init__(self, pointer: Any) -> None:
-        self.pointer = pointer
-        self.function_type = ir.FunctionType(VOID, [PTR])
-        self.type = pointer.type
-        self.attributes: list[str] = []
-
-    def get_reference(self) -> str:
-        return str(self.pointer.get_reference())

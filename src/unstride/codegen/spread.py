@@ -11,8 +11,7 @@ from typing import Any, ClassVar, Self
 
 from unstride.codegen import ir
 from unstride.codegen.activation import activate, slope_vector
-from unstride.codegen.direct import Callee
-from unstride.codegen.emit import I32, I64, PTR, Emitter, Int, Ptr, vector
+from unstride.codegen.emit import I32, I64, PTR, Callee, Emitter, Int, Ptr, vector
 from unstride.codegen.line_strip import LineStrip
 from unstride.codegen.numbers import Numbers, constant
 from unstride.codegen.strips import emit_stream, weave
