@@ -209,8 +209,8 @@ class _Driver(Box):
                     with e.when(alive.differs(0)):
                         last = (index + 1).equals(count)
                         after = self._panel(first + e.select(last, 0, index + 1))
-                        self._fetch_later(after, point + e.select(last, 1, 0))
-                        self._multiply(panel, point, self._products(index))
+                        later = self._weights_of(after, point + e.select(last, 1, 0))
+                        self._multiply(panel, point, self._products(index), later)
             for index in e.range(count):
                 self._finish(self._panel(first + index), self._products(index))
 
@@ -233,7 +233,7 @@ class _Driver(Box):
                 with e.when(panel.int(Panel.FLUSH).differs(0)):
                     self.flush(panel, offset)
 
-    def _multiply(self, panel: Ptr, point: Int, products: Ptr) -> None:
+    def _multiply(self, panel: Ptr, point: Int, products: Ptr, later: _Later) -> None:
         e, size = self.e, self.numbers.isa.vector_bytes // self.numbers.lanes
         width = panel.int(Panel.VECTORS) * self.numbers.lanes
         self.tile_args.store(TileArgs.RUN, panel.int(Panel.RUN))
@@ -248,18 +248,17 @@ class _Driver(Box):
             with otherwise:
                 self.tile_args.store(TileArgs.TAP_COUNT, self._list_planes(panel, point, step))
                 self.tile_args.store(TileArgs.WEIGHTS, weights + point * outer_count * step * size)
-                self._run_tiles(panel, products)
+                self._run_tiles(panel, products, later)
 
-    def _fetch_later(self, panel: Ptr, point: Int) -> None:
-        """Let these tiles bring the weights of the next product into L2, evenly: one product's come much faster than
-        memory is, if they all have to come while its first tile is computed."""
+    def _weights_of(self, panel: Ptr, point: Int) -> _Later:
+        """The weights of the product that comes next."""
         e, size = self.e, self.numbers.isa.vector_bytes // self.numbers.lanes
         planes = panel.int(Panel.OUTER_COUNT) * self.residues[0] * self.residues[1]
         needed = planes * panel.int(Panel.RUN) * panel.int(Panel.VECTORS) * self.numbers.isa.vector_bytes
         weights = self.get(Job.WEIGHTS) + panel.int(Panel.WEIGHTS) * size + point * needed
         tiles = (self.tiles + (self.family.rows - 1)) // self.family.rows
         turns = planes * (panel.int(Panel.RUN) // 2)
-        self.later = (weights, turns, e.min((needed + (turns * tiles - 1)) // (turns * tiles), LINE_BYTES))
+        return _Later(weights, turns, e.min((needed + (turns * tiles - 1)) // (turns * tiles), LINE_BYTES))
 
     def _vanishes(self, panel: Ptr, point: Int) -> Any:
         """The first point of an axis needs only the first tap, which this phase may lack."""
@@ -293,14 +292,14 @@ class _Driver(Box):
                             count.set(count.get() + 1)
         return count.get()
 
-    def _run_tiles(self, panel: Ptr, products: Ptr) -> None:
+    def _run_tiles(self, panel: Ptr, products: Ptr, later: _Later) -> None:
         """Blocks of tiles as rows; the last block may run over into rows that hold nothing and are not used."""
         e, most = self.e, self.family.rows
         vectors = panel.int(Panel.VECTORS)
-        later, turns, by_turn = self.later
-        self.tile_args.store(TileArgs.SOURCES + 3, by_turn)
+        self.tile_args.store(TileArgs.SOURCES + 3, later.by_turn)
         for first in e.range(0, self.tiles, most):
-            self.tile_args.store(TileArgs.SOURCES + 2, later + first // most * turns * by_turn)
+            fetched = later.weights + first // most * later.turns * later.by_turn
+            self.tile_args.store(TileArgs.SOURCES + 2, fetched)
             self.tile_args.store(TileArgs.SOURCES, _address(self.transformed + first * self.tile_pitch))
             self.tile_args.store(TileArgs.RESULTS, _address(products + self._block_of(first)))
             widths = tuple(range(1, self.family.vectors + 1))
@@ -443,6 +442,16 @@ class _Driver(Box):
         if self.family.activation != "leaky_relu":
             return None
         return slope_vector(self.e, self.job, Job.SLOPE_BITS, self.numbers)
+
+
+@dataclass(frozen=True)
+class _Later:
+    """Weights that tiles bring into L2 for the next product, evenly: one product's come much faster than memory is,
+    if they all have to come while its first tile is computed."""
+
+    weights: Int  # address
+    turns: Int  # of the inner loop, in a tile
+    by_turn: Int  # bytes
 
 
 @dataclass(frozen=True)
