@@ -37,19 +37,27 @@ class LineStrip(Box):
                 with e.when(self.planes_alive.int(plane).differs(0)):
                     target = self.strip + (c * self.channel_pitch + plane * self.plane_pitch)
                     start = channel + self.plane_offsets.int(plane)
-                    if self.flat is None:
-                        self._fill_plane(target, start)
-                        continue
-                    with e.either(self.flat) as (then, otherwise):
-                        with then:
-                            first, count = self.source_v * self.get(Job.SOURCE_V_STRIDE), self.rows * self.columns
-                            e.call(self.copy, target, start + first, count)
-                            e.call(self.zero, target + count, self.plane_pitch - count)
-                        with otherwise:
-                            self._fill_plane(target, start)
+                    self._fill_plane(target, start)
 
     def _fill_plane(self, target: Ptr, source: Ptr) -> None:
-        """Fill the lines of a channel of the box, with zeros for rows that do not exist."""
+        """Fill the lines of a channel of the box."""
+        if self.flat is None:
+            self._fill_padded(target, source)
+            return
+        with self.e.either(self.flat) as (then, otherwise):
+            with then:
+                self._fill_flat(target, source)
+            with otherwise:
+                self._fill_padded(target, source)
+
+    def _fill_flat(self, target: Ptr, source: Ptr) -> None:
+        """Lines that are one run."""
+        e, first, count = self.e, self.source_v * self.get(Job.SOURCE_V_STRIDE), self.rows * self.columns
+        e.call(self.copy, target, source + first, count)
+        e.call(self.zero, target + count, self.plane_pitch - count)
+
+    def _fill_padded(self, target: Ptr, source: Ptr) -> None:
+        """Lines with zeros around them, and for rows that do not exist."""
         e = self.e
         top = e.min(e.max(0 - self.source_v, 0), self.rows)
         bottom = e.max(e.min(self.get(Job.SOURCE_V_SIZE) - self.source_v, self.rows), top)
