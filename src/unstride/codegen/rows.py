@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from unstride.codegen import ir
 from unstride.codegen.activation import activate, slope_vector
 from unstride.codegen.box import Box
 from unstride.codegen.emit import I64, PTR, Emitter, Int, Ptr, vector
@@ -28,12 +27,8 @@ class RowsFamily(SpreadFamily):
 
     name: ClassVar[str] = "rows"
 
-    def build(self, numbers: Numbers) -> str:
-        """The LLVM IR of the family."""
-        module = ir.Module(name=self.key)
-        module.triple = numbers.isa.triple
+    def _emit(self, module: Any, numbers: Numbers) -> None:
         _Driver(module, numbers, self).emit()
-        return str(module)
 
 
 class _Driver(Box):

@@ -58,8 +58,11 @@ class SpreadFamily:
         """The LLVM IR of the family."""
         module = ir.Module(name=self.key)
         module.triple = numbers.isa.triple
-        _Driver(module, numbers, self).emit()
+        self._emit(module, numbers)
         return str(module)
+
+    def _emit(self, module: Any, numbers: Numbers) -> None:
+        _Driver(module, numbers, self).emit()
 
 
 class _Driver(LineStrip):
