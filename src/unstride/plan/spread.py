@@ -94,7 +94,7 @@ class SpreadPlan(AcrossPlan):
     """Panels are result channels; `inner_taps` says which source rows and kernel rows make up a result row.
 
     First a (start, count) for every outer phase and residue along v; then, in two pairs each, their taps: plane and
-    row of the source, kernel row and 0.
+    row of the source, kernel row and 0. A panel serves all outer phases, and its OUTER_COUNT is how many there are.
     """
 
     @property
