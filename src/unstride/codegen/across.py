@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Self
 
 from unstride.codegen import ir
 from unstride.codegen.activation import activate, slope_vector
-from unstride.codegen.emit import I64, PTR, Callee, Emitter, Int, Ptr, size_of, vector
+from unstride.codegen.emit import I64, PTR, Callee, Emitter, Int, Ptr, function_table, int_table, size_of, vector
 from unstride.codegen.line_strip import LineStrip
 from unstride.codegen.numbers import LINE_BYTES, Numbers, constant
 from unstride.codegen.strips import emit_narrow, in_vectors, transpose_block, weave
@@ -82,13 +82,8 @@ class AcrossFamily:
 def line_tables(module: Any, isa: ISA, heights: tuple[int, ...]) -> None:
     """By height, the line function and the vectors of its widest tile; other heights are never asked for."""
     entries = [min(h for h in heights if h >= max(1, rows)) for rows in range(max(heights) + 1)]
-    functions = [ir.FormattedConstant(PTR, module.globals[f"line_{h}"].get_reference()) for h in entries]
-    widths = [ir.Constant(I64, vector_count(isa, h)) for h in entries]
-    for name, element, values in (("lines", PTR, functions), ("widths", I64, widths)):
-        table = ir.GlobalVariable(module, ir.ArrayType(element, len(values)), name)
-        table.initializer = ir.Constant(table.value_type, values)
-        table.global_constant = True
-        table.linkage = "internal"
+    function_table(module, "lines", (f"line_{h}" for h in entries))
+    int_table(module, "widths", (vector_count(isa, h) for h in entries))
 
 
 class Line:

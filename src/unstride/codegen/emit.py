@@ -13,7 +13,7 @@ Kernels are written against this file and read like the loops they emit:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, TypeAlias
 
@@ -35,6 +35,8 @@ __all__ = [
     "Int",
     "Ptr",
     "Var",
+    "function_table",
+    "int_table",
     "vector",
 ]
 
@@ -347,6 +349,23 @@ class Callee:
 
     def get_reference(self) -> str:
         return str(self.address.get_reference())
+
+
+def function_table(module: Any, name: str, functions: Iterable[str]) -> None:
+    """A constant table of addresses of the module's own functions."""
+    _table(module, name, PTR, [ir.FormattedConstant(PTR, module.globals[f].get_reference()) for f in functions])
+
+
+def int_table(module: Any, name: str, values: Iterable[int]) -> None:
+    """A constant table of integers."""
+    _table(module, name, I64, [ir.Constant(I64, value) for value in values])
+
+
+def _table(module: Any, name: str, element: Any, entries: list[Any]) -> None:
+    table = ir.GlobalVariable(module, ir.ArrayType(element, len(entries)), name)
+    table.initializer = ir.Constant(table.value_type, entries)
+    table.global_constant = True
+    table.linkage = "internal"
 
 
 _SIZES = {"i8": 1, "i16": 2, "half": 2, "i32": 4, "float": 4, "i64": 8, "double": 8, "ptr": 8}

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from enum import IntEnum, auto
 from typing import Any
 
-from unstride.codegen import ir
-from unstride.codegen.emit import I64, PTR, Callee, Emitter, Int, Ptr, vector
+from unstride.codegen.emit import I64, PTR, Callee, Emitter, Int, Ptr, function_table, vector
 from unstride.codegen.numbers import Numbers, constant
 
 __all__ = ["GradientTiles", "TileArgs"]
@@ -59,11 +58,7 @@ class GradientTiles:
                 _Tile(self.module, self.numbers, self.depthwise, height, width).emit()
         most = max(self.heights)
         fitting = [min(h for h in self.heights if h >= max(1, m)) for m in range(most + 1)]
-        entries = [_reference(self.module, f"sum_{height}x{width}") for width in self.widths for height in fitting]
-        table = ir.GlobalVariable(self.module, ir.ArrayType(PTR, len(entries)), "tiles")
-        table.initializer = ir.Constant(table.value_type, entries)
-        table.global_constant = True
-        table.linkage = "internal"
+        function_table(self.module, "tiles", (f"sum_{height}x{width}" for width in self.widths for height in fitting))
 
     def call(self, e: Emitter, width: Int, height: Int, args: Ptr) -> None:
         """Run the tile for `height` rows of `width` vectors."""
@@ -146,8 +141,3 @@ class _Tile:
                     if add:
                         value = e.b.fadd(line.load(v * self.lanes, self.lanes), value)
                     line.store(v * self.lanes, value)
-
-
-def _reference(module: Any, name: str) -> Any:
-    """A function as an entry of a constant table."""
-    return ir.FormattedConstant(PTR, module.globals[name].get_reference())

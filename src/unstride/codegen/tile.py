@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from unstride.codegen import ir
 from unstride.codegen.activation import activate, slope_vector
-from unstride.codegen.emit import I8, I64, PTR, Emitter, Int, Ptr, size_of, vector
+from unstride.codegen.emit import I8, I64, PTR, Emitter, Int, Ptr, function_table, int_table, size_of, vector
 from unstride.codegen.numbers import LINE_BYTES, Numbers, constant
 
 __all__ = ["MOST_ROWS", "TileArgs", "TileFamily", "TileKind"]
@@ -96,15 +95,8 @@ class TileFamily:
         """For each row count the next tile that holds it, and that tile's row count."""
         heights, most = self.kind.rows(vectors), self.kind.most_rows
         fitting = [min(r for r in heights if r >= max(1, m)) for m in range(most + 1)]
-        references = [_pointer_to(self.module.globals[f"tile_{rows}x{vectors}"]) for rows in fitting]
-        self._constant(f"tiles_{vectors}", PTR, references)
-        self._constant(f"tile_rows_{vectors}", I64, [ir.Constant(I64, rows) for rows in fitting])
-
-    def _constant(self, name: str, element: Any, values: list[Any]) -> None:
-        table = ir.GlobalVariable(self.module, ir.ArrayType(element, len(values)), name)
-        table.initializer = ir.Constant(table.value_type, values)
-        table.global_constant = True
-        table.linkage = "internal"
+        function_table(self.module, f"tiles_{vectors}", (f"tile_{rows}x{vectors}" for rows in fitting))
+        int_table(self.module, f"tile_rows_{vectors}", fitting)
 
 
 class _Tile:
@@ -279,8 +271,3 @@ class _Tile:
         if self.kind.activation != "leaky_relu":
             return None
         return slope_vector(self.e, self.args, TileArgs.SLOPE_BITS, self.numbers)
-
-
-def _pointer_to(function: Any) -> Any:
-    """A function as an entry of a constant table."""
-    return ir.FormattedConstant(PTR, function.get_reference())
