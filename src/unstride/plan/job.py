@@ -123,10 +123,10 @@ class Job(_Field):
     RING_ROWS = auto()
     RING_GROUPS = auto()
     RING_PITCH = auto()
+    KERNEL_ROWS = auto()  # lines of products of a source row, and of each of its outer phases
     INSIDE_LOW = auto()  # row by row: positions along x whose taps and results all exist
     INSIDE_HIGH = auto()
     ROTATION = auto()  # spread: the phase of the first result element, where lines start with that and not with phase 0
-    KERNEL_ROWS = auto()  # lines of products of a source row, and of each of its outer phases
 
 
 @unique
