@@ -30,7 +30,7 @@ from unstride.problem import Structure
 
 __all__ = ["Lanes", "SpreadLaunch", "SpreadPlan", "has_long_tables", "is_woven", "patterns", "plan_spread", "row_lists"]
 
-_MOST_PATTERNS = 48  # multiply-adds of a row of the kernel, and vectors of a period, which are all written out
+_MOST_PATTERNS, _MOST_PERIOD = 48, 128  # multiply-adds of a row of the kernel, and vectors: all are written out
 _MOST_WOVEN = 4  # phases
 _MOST_RESIDUES = 2**14  # of a position, and kernel elements
 _MOST_PRODUCTS = 4  # channels in times channels out, of a group
@@ -121,8 +121,8 @@ def plan_spread(structure: Structure, isa: ISA) -> SpreadPlan | None:
         return None
     x = axis_phases(s.direction, s.kernel[-1], s.stride[-1], s.dilation[-1])
     # Patterns are kept once they were looked at: not those that are too many at first sight.
-    least = max(period_of(x, lanes), *(len(phase.taps) for phase in x.phases))
-    if x.source_step > 2 or least > _MOST_PATTERNS or products_of(x, lanes) > _MOST_PATTERNS:
+    many = period_of(x, lanes) > _MOST_PERIOD or any(len(phase.taps) > _MOST_PATTERNS for phase in x.phases)
+    if x.source_step > 2 or many or products_of(x, lanes) > _MOST_PATTERNS:
         return None
     direct = plan_direct(s, isa)
     v, columns = direct.axes[-2] if s.rank > 1 else ONE_ROW, _kernel_columns(x, lanes)
