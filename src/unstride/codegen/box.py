@@ -224,14 +224,17 @@ class Box:
         """Where not every element of the out strip will be computed, let it start as the activated bias."""
         e = self.e
         with e.when(e.b.and_(panel.int(Panel.START).differs(0), self.get(Job.HOLES).differs(0))):
-            width = panel.int(Panel.GROUP_WIDTH)
-            rest = e.ptr(self.get(Job.REST), self.numbers.computed) + panel.int(Panel.BIAS)
-            lanes = self.numbers.lanes
-            for pixel in e.range(self.images * self.out_rows * self.out_columns):
-                line = self.out + pixel * width
-                # Ascending, so a vector may run over into the next pixel.
-                for column in e.range(0, width, lanes):
-                    line.store(column, rest.load(column, lanes))
+            self.start_with(Job.REST, panel)
+
+    def start_with(self, field: Job, panel: Ptr) -> None:
+        """Every pixel of the out strip starts with these values of the panel's columns."""
+        e, width, lanes = self.e, panel.int(Panel.GROUP_WIDTH), self.numbers.lanes
+        values = e.ptr(self.get(field), self.numbers.computed) + panel.int(Panel.BIAS)
+        for pixel in e.range(self.images * self.out_rows * self.out_columns):
+            line = self.out + pixel * width
+            # Ascending, so a vector may run over into the next pixel.
+            for column in e.range(0, width, lanes):
+                line.store(column, values.load(column, lanes))
 
     def flush(self, panel: Ptr, offset: Int) -> None:
         """Transpose the out strip into the result: rows and columns outside the result stay behind."""

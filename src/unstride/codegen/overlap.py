@@ -25,7 +25,7 @@ class OverlapDriver(ClippedDriver):
         e = self.e
         offset, alive = self.result_offset(panel)
         with e.when(e.b.and_(alive.differs(0), panel.int(Panel.START).differs(0))):
-            self._start(panel)
+            self.start_with(Job.BIAS, panel)  # sums start with it
             at_once = self.get(Job.RING_ROWS)
             for turn in e.range((self.rows + at_once - 1) // at_once):
                 rows = (turn * at_once, e.min(turn * at_once + at_once, self.rows))
@@ -36,15 +36,6 @@ class OverlapDriver(ClippedDriver):
             with e.when(self.get(Job.DILATION_X).differs(1)):
                 self._sort_columns(panel)
             self.flush(panel, offset)
-
-    def _start(self, panel: Ptr) -> None:
-        """Sums start with the bias."""
-        e, width = self.e, panel.int(Panel.GROUP_WIDTH)
-        bias = e.ptr(self.get(Job.BIAS), self.numbers.computed) + panel.int(Panel.BIAS)
-        for pixel in e.range(self.images * self.out_rows * self.out_columns):
-            line = self.out + pixel * width
-            for c, lanes in in_vectors(e, width, self.numbers.lanes):
-                line.store(c, bias.load(c, lanes))
 
     def _multiply(self, panel: Ptr, first: Int, end: Int) -> None:
         """One panel of columns, for all pixels of these source rows that exist."""
@@ -139,8 +130,14 @@ class OverlapDriver(ClippedDriver):
         e = self.e
         low = e.min(e.max(0 - first, 0), run)
         high = e.max(e.min(run, length - first), low)
-        sums, values = line + (first + low), values + low
-        for i, lanes in in_vectors(e, high - low, self.numbers.lanes):
+        sums, values, kept = line + (first + low), values + low, self.numbers.unrounded
+        if self.numbers.isa.masked:
+            for i in e.range(0, high - low, kept.lanes):
+                zero, left = e.int(0), high - low - i
+                total = e.b.fadd(kept.load_between(sums + i, zero, left), values.load(i, kept.lanes))
+                kept.store_between(sums + i, 0, total, zero, left)
+            return
+        for i, lanes in in_vectors(e, high - low, kept.lanes):
             sums.store(i, e.b.fadd(sums.load(i, lanes), values.load(i, lanes)))
 
     def _activate(self, panel: Ptr) -> None:

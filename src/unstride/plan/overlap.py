@@ -2,8 +2,8 @@
 
 A phase of few channels leaves most of a vector empty, and every phase reads the source anew. Here the columns of the
 product are all of (kernel element, channel): a source pixel is multiplied once, with full vectors, and its products,
-one patch of the result, are added to the patches of its neighbours in an L2 strip. Only pixels that exist are
-multiplied. The sums of an element come in the order of the source pixels, whatever the cut.
+one patch of the result, are added to the patches of its neighbours in an L2 strip, some source rows at a time. Only
+pixels that exist are multiplied. The sums of an element come in the order of the source pixels, whatever the cut.
 """
 
 from __future__ import annotations
