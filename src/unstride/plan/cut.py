@@ -25,6 +25,7 @@ __all__ = ["MOST_RESIDUES", "STREAM", "STRIP_BYTES", "Cut", "Grid"]
 STRIP_BYTES = 240 * 1024
 _DEEP_STRIP_BYTES = (2**20, 2**22)  # where weights come from memory for every strip, few large strips are better
 _CALL, _CLIPPED_CALL = 60, 110  # cycles of listing a tile's rows; with sums that are read and written
+_PAGE, _PAGE_BYTES = 150, 4096  # cycles of finding a page of memory
 STREAM = 5.0  # bytes that a core gets from beyond its L2 in a cycle
 _STRAGGLE = 0.3  # of a task, that one thread may start or end later than the others
 MOST_RESIDUES = 32  # of a position, without taps among them, that wait for each other
@@ -161,6 +162,8 @@ class Cut:
             streamed += strip * share * sweeps / blocks / (2 * STREAM)
         channels = plan.reduce_channels * self.problem.groups
         filling = self._strip_pixels(grid.images, grid.v_unit, grid.x_unit) * channels * 5 / tile.lanes
+        if plan.depthwise:  # with few products to hide it
+            filling += self._finding_pages(grid.images, strip)
         if plan.through_strip:
             across = grid.x_unit * self.x.phases.result_step
             filling += (
@@ -180,6 +183,14 @@ class Cut:
         alike = units == 1 or weights * self.compute_bytes <= self.machine.last_bytes // 2
         reading = max(products, streamed) + (0.3 if alike else 1.0) * min(products, streamed)
         return self._turns(tasks) * (reading + filling + listing + 3000)
+
+    def _finding_pages(self, images: int, strip: int) -> float:
+        """Cycles of finding the pages of a box: every channel of a large channel-major source begins on another."""
+        far = prod(self.problem.data_shape) * self.problem.itemsize > 2 * self.machine.l2_bytes
+        if not far or self.problem.data_layout == "NXC":
+            return 0.0
+        planes = len(self.plan.planes) * self.plan.reduce_channels * self.problem.groups
+        return images * _PAGE * (planes + strip / _PAGE_BYTES)
 
     def _turns(self, tasks: int) -> float:
         """How many tasks the busiest thread has to wait for."""

@@ -149,6 +149,7 @@ class OverlapLaunch(LaunchBuilder):
         folding = pixels * kernel[0] * (_FOLD + _FOLD_VECTOR * kernel[1] * self.problem.co / lanes) * rounds
         channels = plan.reduce_channels * self.problem.groups
         filling = 0.0 if plan.in_place else self._strip_pixels(*box) * channels * 5 / lanes
+        filling += self._finding_pages(grid.images, self._strip_bytes(*box))
         out = self._out_bytes(*box) / self.compute_bytes * rounds
         leaving = out * (1.0 + self.result_distance)
         if self.problem.dilation[-1] > 1:

@@ -29,7 +29,8 @@ _SHARING = 8  # sums that share a weight: the registers of every ISA have room f
 _BOX_BYTES = 256 * 1024  # of the results of one row of a box
 # Cycles: of a result row, of a vector that is stored or loaded, and of a product; a fit to random layers.
 _ROW, _STORE, _LOAD, _PRODUCT = 60.0, 5.0, 2.8, 0.25
-_HIDDEN, _WAITS = 0.7, 1.1  # how much of that, where many products hide the loads, and where few do
+_READ_FIRST, _LINE_BYTES = 2.2, 64  # how much longer a store takes whose cache line is neither there nor whole
+_HIDDEN, _WAITS = 0.7, 1.0  # how much of that, where many products hide the loads, and where few do
 
 
 def sums_at_once(isa: ISA) -> int:
@@ -119,9 +120,15 @@ class RowsLaunch(LineLaunch[RowsPlan]):
         alone = grid.x_unit - inside // together * together  # positions that load pixels and weights for themselves
         taps = sum(len(phase.taps) for phase in self.x.phases.phases)
         loaded = (grid.x_unit - alone) * min(self.x.phases.source_step, self.x.phases.span) + alone * taps
-        row = _ROW + vectors * _STORE * stored * self.result_distance
+        row = _ROW + vectors * _STORE * stored * (_READ_FIRST if self._reads_before_it_writes else 1.0)
         rows = plan.row_phases * row + plan.row_taps * vectors * (loaded * _LOAD + grid.x_unit * taps * _PRODUCT)
         return self._turns(tasks) * (grid.v_unit * rows * self._patience + 2000)
+
+    @property
+    def _reads_before_it_writes(self) -> bool:
+        """Whether a result that no cache holds has to come there first, since its vectors are no whole lines."""
+        far = self._result_bytes > self.machine.last_bytes
+        return far and self.machine.isa.vector_bytes < _LINE_BYTES
 
     @property
     def _patience(self) -> float:
