@@ -2,6 +2,7 @@
 
 per result row: list the source rows and kernel rows that make it up
 per few positions along x, or one at the ends: vector after vector of channels, all phases of each
+where the result is large: parts of a row wait on a stage, from which whole lines go past the caches
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from unstride.codegen.box import Box
 from unstride.codegen.emit import I64, PTR, Emitter, Int, Ptr, vector
 from unstride.codegen.numbers import Numbers, constant
 from unstride.codegen.spread import SpreadFamily
+from unstride.codegen.strips import emit_stream
 from unstride.plan.job import Job, Panel
 from unstride.plan.phases import AxisPhases
 from unstride.plan.rows import positions_at_once, sums_at_once
@@ -34,6 +36,8 @@ class RowsFamily(SpreadFamily):
 class _Driver(Box):
     def __init__(self, module: Any, numbers: Numbers, family: RowsFamily) -> None:
         self.sweep = _Sweep(module, numbers, family)
+        if numbers.isa.streams:
+            self.stream = emit_stream(module, numbers)
         super().__init__(module, numbers, channel_major=False)
 
     def emit(self) -> None:
@@ -41,6 +45,8 @@ class _Driver(Box):
         self.geometry()
         self.list_planes()
         e.call(self.zero, self.strip, e.int(self.numbers.lanes))
+        part = e.max(self.get(Job.STAGE), 1)
+        self.parts = (self.x1 - self.x0 + (part - 1)) // part
         for image in e.range(self.images):
             n = self.n0 + image
             source = e.ptr(self.get(Job.SOURCE), self.numbers.stored) + n * self.get(Job.SOURCE_N_STRIDE)
@@ -78,16 +84,32 @@ class _Driver(Box):
         return count.get()
 
     def _row(self, source: Ptr, result: Ptr, count: Int) -> None:
+        """A result row: stored where it belongs, or, if lines that go past the caches would not be whole, part by part
+        on a stage that is streamed there."""
         e = self.e
         inside = [self.get(field) for field in (Job.INSIDE_LOW, Job.INSIDE_HIGH)]
-        low = e.min(e.max(inside[0], self.x0), self.x1)
-        high = e.min(e.max(inside[1], low), self.x1)
-        pixel, blocks = self.get(Job.RESULT_X_STRIDE), self.sizes + self.get(Job.PANEL_BLOCKS)
-        target = result + (0 - self.get(Job.RESULT_X_BEGIN) * pixel)
-        stream = self.streamed(Int(e, e.b.ptrtoint(target.value, I64)), pixel)
-        panels = self.plan + self.get(Job.PANELS)
-        ends = (self.x0, low, high, self.x1, blocks.int(self.panel_block), blocks.int(self.panel_block + 1))
-        e.call(self.sweep.function, target, source, self.taps, panels, self.strip, self.job, count, *ends, stream)
+        pixel, begin, step = (self.get(f) for f in (Job.RESULT_X_STRIDE, Job.RESULT_X_BEGIN, Job.RESULT_X_STEP))
+        blocks, panels = self.sizes + self.get(Job.PANEL_BLOCKS), self.plan + self.get(Job.PANELS)
+        ends = blocks.int(self.panel_block), blocks.int(self.panel_block + 1)
+        in_lines = self.streamed(Int(e, e.b.ptrtoint((result + (0 - begin * pixel)).value, I64)), pixel)
+        if not self.numbers.streams(1):
+            in_lines = e.int(0)
+        staged = e.b.and_(in_lines.equals(0), self.get(Job.STAGE).differs(0))
+        part = e.select(staged, self.get(Job.STAGE), self.x1 - self.x0)
+        for turn in e.range(e.select(staged, self.parts, 1)):
+            x0 = self.x0 + turn * part
+            x1 = e.min(x0 + part, self.x1)
+            low = e.min(e.max(inside[0], x0), x1)
+            high = e.min(e.max(inside[1], low), x1)
+            first = e.max(x0 * step - begin, 0) * pixel
+            stage = self.out.as_type(self.numbers.stored)
+            to = Ptr(e, e.b.select(staged, (stage + (0 - first)).value, result.value), self.numbers.stored)
+            target, rest = to + (0 - begin * pixel), (count, x0, low, high, x1, *ends, in_lines)
+            e.call(self.sweep.function, target, source, self.taps, panels, self.strip, self.job, *rest)
+            if self.numbers.isa.streams:
+                end = e.min(x1 * step - begin, self.get(Job.RESULT_X_SIZE)) * pixel
+                with e.when(staged):
+                    e.call(self.stream, result + first, stage, e.max(end - first, 0))
 
 
 class _Sweep:

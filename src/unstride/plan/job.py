@@ -126,6 +126,7 @@ class Job(_Field):
     KERNEL_ROWS = auto()  # lines of products of a source row, and of each of its outer phases
     INSIDE_LOW = auto()  # row by row: positions along x whose taps and results all exist
     INSIDE_HIGH = auto()
+    STAGE = auto()  # row by row: positions whose results are stored elsewhere first and then streamed; 0 for none
     ROTATION = auto()  # spread: the phase of the first result element, where lines start with that and not with phase 0
 
 

@@ -27,9 +27,9 @@ __all__ = ["RowsLaunch", "RowsPlan", "plan_rows"]
 _MOST_TAPS = 96  # along x: all are written out
 _SHARING = 8  # sums that share a weight: the registers of every ISA have room for them
 _BOX_BYTES = 256 * 1024  # of the results of one row of a box
+_STAGE_BYTES = 32 * 1024  # of results that are on their way past the caches
 # Cycles: of a result row, of a vector that is stored or loaded, and of a product; a fit to random layers.
 _ROW, _STORE, _LOAD, _PRODUCT = 60.0, 5.0, 2.8, 0.25
-_READ_FIRST, _LINE_BYTES = 2.2, 64  # how much longer a store takes whose cache line is neither there nor whole
 _HIDDEN, _WAITS = 0.7, 1.0  # how much of that, where many products hide the loads, and where few do
 
 
@@ -97,8 +97,7 @@ class RowsLaunch(LineLaunch[RowsPlan]):
 
     def _grids(self) -> Iterator[Grid]:
         nv, nx = self.counts
-        pixel = self.problem.groups * self.problem.itemsize * self.x.phases.result_step
-        x_unit = largest(nx, lambda x: x * pixel <= _BOX_BYTES)
+        x_unit = largest(nx, lambda x: x * self._position_bytes <= _BOX_BYTES)
         everything = self._panel_blocks(1)
         for pieces in (1, self.threads, 4 * self.threads):
             yield Grid(1, -(-nv // pieces), x_unit, everything)
@@ -120,15 +119,9 @@ class RowsLaunch(LineLaunch[RowsPlan]):
         alone = grid.x_unit - inside // together * together  # positions that load pixels and weights for themselves
         taps = sum(len(phase.taps) for phase in self.x.phases.phases)
         loaded = (grid.x_unit - alone) * min(self.x.phases.source_step, self.x.phases.span) + alone * taps
-        row = _ROW + vectors * _STORE * stored * (_READ_FIRST if self._reads_before_it_writes else 1.0)
+        row = _ROW + vectors * _STORE * stored
         rows = plan.row_phases * row + plan.row_taps * vectors * (loaded * _LOAD + grid.x_unit * taps * _PRODUCT)
         return self._turns(tasks) * (grid.v_unit * rows * self._patience + 2000)
-
-    @property
-    def _reads_before_it_writes(self) -> bool:
-        """Whether a result that no cache holds has to come there first, since its vectors are no whole lines."""
-        far = self._result_bytes > self.machine.last_bytes
-        return far and self.machine.isa.vector_bytes < _LINE_BYTES
 
     @property
     def _patience(self) -> float:
@@ -145,13 +138,29 @@ class RowsLaunch(LineLaunch[RowsPlan]):
         high = min(high, (axis.result_size - axis.phases.result_step + axis.begin) // axis.phases.result_step + 1)
         return low, max(low, high)
 
+    def _stage(self, grid: Grid) -> int:
+        """Positions whose results wait on a stage, 0 for none: it holds whole pixels.
+
+        That is another copy, which gains where the last cache would not even keep the result for itself.
+        """
+        if not self.streams or self._result_bytes <= 1.5 * self.machine.last_bytes or len(grid.panel_blocks) > 1:
+            return 0
+        together, room = positions_at_once(self.x.phases), _STAGE_BYTES // self._position_bytes
+        return min(grid.x_unit, room // together * together)
+
+    @property
+    def _position_bytes(self) -> int:
+        """Bytes of the results of one position in a row."""
+        return self.problem.groups * self.problem.itemsize * self.x.phases.result_step
+
     def _scratch(self, grid: Grid) -> dict[Job, int]:
         most = max((count for _, count in self.across.inner_taps[: self.across.row_phases]), default=0)
         return {
             Job.OFFSET_STRIP: self.machine.isa.vector_bytes,
             Job.OFFSET_TAPS: 16 * (len(self.plan.planes) + most),
+            Job.OFFSET_OUT: self._stage(grid) * self._position_bytes,
         }
 
     def _own_fields(self, grid: Grid) -> dict[Job, int]:
         low, high = self._inside
-        return {Job.INSIDE_LOW: low, Job.INSIDE_HIGH: high}
+        return {Job.INSIDE_LOW: low, Job.INSIDE_HIGH: high, Job.STAGE: self._stage(grid)}
