@@ -27,7 +27,7 @@ __all__ = ["RowsLaunch", "RowsPlan", "plan_rows"]
 _MOST_TAPS = 96  # along x: all are written out
 _SHARING = 8  # sums that share a weight: the registers of every ISA have room for them
 _BOX_BYTES = 256 * 1024  # of the results of one row of a box
-_STAGE_BYTES = 32 * 1024  # of results that are on their way past the caches
+_STAGE_BYTES, _STAGE_SHARE = 32 * 1024, 8  # of results on their way past the caches: so many, at most an 8th of L2
 # Cycles: of a result row, of a vector that is stored or loaded, and of a product; a fit to random layers.
 _ROW, _STORE, _LOAD, _PRODUCT = 60.0, 5.0, 2.8, 0.25
 _HIDDEN, _WAITS = 0.7, 1.0  # how much of that, where many products hide the loads, and where few do
@@ -145,7 +145,8 @@ class RowsLaunch(LineLaunch[RowsPlan]):
         """
         if not self.streams or self._result_bytes <= 1.5 * self.machine.last_bytes or len(grid.panel_blocks) > 1:
             return 0
-        together, room = positions_at_once(self.x.phases), _STAGE_BYTES // self._position_bytes
+        room = min(_STAGE_BYTES, self.machine.l2_bytes // _STAGE_SHARE) // self._position_bytes
+        together = positions_at_once(self.x.phases)
         return min(grid.x_unit, room // together * together)
 
     @property
