@@ -54,6 +54,26 @@ def test_streamed_results_are_exact(line: str, isa: str) -> None:
             np.testing.assert_array_equal(result.astype(float), expected.astype(float), err_msg=f"{kind} {on_a_line}")
 
 
+@pytest.mark.parametrize("groups", [21, 32])
+@pytest.mark.parametrize("isa", ["avx2", "avx512"])
+def test_depthwise_rows_wait_on_a_stage_part_by_part(isa: str, groups: int) -> None:
+    if host().isa.name not in ("avx512", isa):
+        pytest.skip(f"this processor is {host().isa.name}")
+    line = f"scatter f32 NXC GIOX n2 g{groups} i1 o1 x5x33 k4x4 s2x2 d1x1 b1x1 y10x66"
+    problem, machine = Problem.parse(line), Machine(ISAS[isa], 2, l2_bytes=16384, last_bytes=0)
+    draw = np.random.default_rng(0)
+    data = draw.integers(-2, 3, problem.data_shape).astype(np.float32)
+    filter = draw.integers(-1, 2, problem.filter_shape).astype(np.float32)
+    weights = pack(problem.structure, machine, filter, None)
+    step = weights.program.step_of("rows", problem, 2)
+    assert 0 < step.launch.fields[Job.STAGE] < step.launch.fields[Job.X_UNIT]
+    for on_a_line in (True, False):
+        result = allocated(problem.result_shape, problem.dtype, on_a_line=on_a_line)
+        result[...] = np.nan
+        weights.launch(step, data, result)
+        np.testing.assert_array_equal(result, reference(problem, data, filter), err_msg=str(on_a_line))
+
+
 def test_only_results_that_no_cache_keeps_are_streamed() -> None:
     small = Problem.parse(LINES[0])
     for problem, streamed in ((small, 0), (replace(small, batch=3000), 1)):

@@ -12,10 +12,11 @@ from pathlib import Path
 from unittest import mock
 
 from unstride.codegen import ir
+from unstride.codegen.builder import IRBuilder
 
 __all__ = ["Origins", "Place"]
 
-_SUPPORT = ("ir.py", "emit.py", "numbers.py", "activation.py")  # in the name of others
+_SUPPORT = ("ir.py", "builder.py", "emit.py", "numbers.py", "activation.py")  # in the name of others
 _NAME = re.compile(r"^ *(%\S+) = ")
 
 
@@ -43,14 +44,14 @@ class Origins:
     @contextmanager
     def noted(self) -> Iterator[Origins]:
         """Note every value that is made inside."""
-        usual = ir.IRBuilder._value
+        usual = IRBuilder._value
 
-        def made(builder: ir.IRBuilder, typ: object, text: str) -> ir.Value:
+        def made(builder: IRBuilder, typ: object, text: str) -> ir.Value:
             value: ir.Value = usual(builder, typ, text)
             self._places[builder.function.name, value.ref] = _caller()
             return value
 
-        with mock.patch.object(ir.IRBuilder, "_value", made):
+        with mock.patch.object(IRBuilder, "_value", made):
             yield self
 
     def of(self, function: str, line: str) -> Place:

@@ -18,6 +18,7 @@ from contextlib import AbstractContextManager
 from typing import Any, TypeAlias
 
 from unstride.codegen import ir
+from unstride.codegen.builder import IRBuilder
 
 __all__ = [
     "F16",
@@ -181,12 +182,12 @@ class Emitter:
             self.function.attributes.add("noinline")
         self.entry = self.function.append_basic_block("entry")
         body = self.function.append_basic_block("body")
-        self.b = ir.IRBuilder(body)
+        self.b = IRBuilder(body)
         self._body = body
 
     def ret(self) -> None:
         self.b.ret_void()
-        ir.IRBuilder(self.entry).branch(self._body)
+        IRBuilder(self.entry).branch(self._body)
 
     # -- values
 
@@ -206,7 +207,7 @@ class Emitter:
 
     def stack(self, element: Any, count: Count = 1) -> Ptr:
         """Storage in the entry block, so that a loop does not grow the stack."""
-        return Ptr(self, ir.IRBuilder(self.entry).alloca(ir.ArrayType(element, count)), element)
+        return Ptr(self, IRBuilder(self.entry).alloca(ir.ArrayType(element, count)), element)
 
     def var(self, initial: IntLike) -> Var:
         return Var(self, initial)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from math import prod
 
 from unstride._lazy import lazy
 from unstride.plan.across import AcrossPlan, line_cycles
@@ -88,9 +87,8 @@ class AcrossLaunch(LineLaunch[AcrossPlan]):
         weaving = 0.35 if in_place else (1.0 if step != 3 else 2.5) * self.result_distance
         # Every channel of the source begins on another page, which has to be found if the source is large.
         planes = len(plan.direct.planes) * plan.direct.reduce_channels * self.problem.groups
-        far = prod(self.problem.data_shape) * self.problem.itemsize > 2 * self.machine.l2_bytes
         pages = planes + filled * self.problem.itemsize / 4096
-        filling = 3 * filled / lanes + (100 * pages if far else 0)
+        filling = 3 * filled / lanes + (100 * pages if self.has_far_source else 0)
         listing = 120 * len(plan.panels) / blocks
         flushed = 0.0 if in_place else woven / (grid.x_unit * step)
         return self._turns(tasks) * (reading + filling + listing + weaving * woven + _LINE * flushed + 2000)

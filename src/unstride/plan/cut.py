@@ -184,10 +184,14 @@ class Cut:
         reading = max(products, streamed) + (0.3 if alike else 1.0) * min(products, streamed)
         return self._turns(tasks) * (reading + filling + listing + 3000)
 
+    @property
+    def has_far_source(self) -> bool:
+        """Whether the source lies in memory and not in a cache."""
+        return prod(self.problem.data_shape) * self.problem.itemsize > 2 * self.machine.l2_bytes
+
     def _finding_pages(self, images: int, strip: int) -> float:
         """Cycles of finding the pages of a box: every channel of a large channel-major source begins on another."""
-        far = prod(self.problem.data_shape) * self.problem.itemsize > 2 * self.machine.l2_bytes
-        if not far or self.problem.data_layout == "NXC":
+        if not self.has_far_source or self.problem.data_layout == "NXC":
             return 0.0
         planes = len(self.plan.planes) * self.plan.reduce_channels * self.problem.groups
         return images * _PAGE * (planes + strip / _PAGE_BYTES)

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
-from math import prod
 
 from unstride.plan.across import OVERRUN, SLACK, AcrossPlan, find_planes, line_cycles, row_counts
 from unstride.plan.cut import STREAM, Grid
@@ -206,8 +205,7 @@ class FoldedLaunch(LineLaunch[FoldedPlan]):
             streamed += turns * weights / (4 * STREAM)
         channels = len(self.plan.planes) * self.plan.reduce_channels
         # Every channel of the source begins on another page, which has to be found if the source is large.
-        far = prod(self.problem.data_shape) * self.problem.itemsize > 2 * self.machine.l2_bytes
-        pages = channels * (turns if far else 0)
+        pages = channels * (turns if self.has_far_source else 0)
         arriving = 4.0 if len(self.plan.planes) == 1 else 7.0  # what comes next is fetched for one plane only
         filling = turns * vectors * channels * arriving + 12.0 * channels * height + 60.0 * pages
         width = -(-grid.x_unit // lanes)

@@ -120,7 +120,7 @@ class Job(_Field):
     STRIP_TILE_ROWS = auto()  # Winograd: rows of tiles that are filled and transformed at a time
     PANELS_AT_ONCE = auto()  # Winograd: panels whose products are kept at the same time
     OFFSET_RING = auto()  # folded: the products of groups of source rows, and how many elements such a group takes
-    RING_ROWS = auto()
+    RING_ROWS = auto()  # in overlap-add, too: source rows whose products are made at a time
     RING_GROUPS = auto()
     RING_PITCH = auto()
     KERNEL_ROWS = auto()  # lines of products of a source row, and of each of its outer phases
