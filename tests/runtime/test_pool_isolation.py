@@ -83,6 +83,58 @@ def test_handlers_that_return_do_not_disturb_a_job(child: object) -> None:
     assert out == "True True"
 
 
+def test_two_handlers_that_raise_at_once_leave_nothing_running(child: object) -> None:
+    assert callable(child)
+    out = child(
+        program(
+            """
+            def raising(number, frame):
+                raise RuntimeError(number)
+            def send():
+                time.sleep(0.1)
+                os.kill(os.getpid(), signal.SIGUSR1)
+                os.kill(os.getpid(), signal.SIGUSR2)
+            signal.signal(signal.SIGUSR1, raising)
+            signal.signal(signal.SIGUSR2, raising)
+            good = 0
+            for _ in range(5):
+                words[:] = 0
+                words[0] = 1_000_000
+                threading.Thread(target=send, daemon=True).start()
+                try:
+                    work()
+                except RuntimeError as error:
+                    then = words.copy()
+                    time.sleep(0.05)
+                    good += (then == words).all() and 0 < then[8:].sum() < COUNT and error.__context__ is not None
+            print(good)
+            """
+        )
+    )
+    assert out == "5"
+
+
+def test_workers_go_on_while_a_handler_runs(child: object) -> None:
+    assert callable(child)
+    out = child(
+        program(
+            """
+            seen = []
+            def handler(*_):
+                before = words[8:].sum()
+                time.sleep(0.1)
+                seen.append(words[8:].sum() - before)
+            signal.signal(signal.SIGALRM, handler)
+            signal.setitimer(signal.ITIMER_REAL, 0.1)
+            words[0] = 3_000_000
+            work(threads=2)
+            print(seen[0] > 0, (words[8:] == 1).all())
+            """
+        )
+    )
+    assert out == "True True"
+
+
 def test_a_fork_inside_a_handler_leaves_both_with_the_whole_job(child: object) -> None:
     assert callable(child)
     out = child(

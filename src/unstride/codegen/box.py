@@ -15,6 +15,8 @@ from unstride.plan.job import Job, Outer, Panel
 
 __all__ = ["Box"]
 
+_FLUSHED = 128  # pixels of the out strip that stay in L1 while their channels are written, some after the others
+
 
 class Box:
     """Emits `run(job, task, slot)` up to the filled strip; subclasses emit the rest."""
@@ -264,10 +266,24 @@ class Box:
     def _flush_line(self, target: Ptr, c_stride: Int, source: Ptr, pitch: Int, pixels: Int, width: Int) -> None:
         e = self.e
         if self.channel_major:
-            e.call(self.scatter, target, c_stride, source, pitch, pixels, width)
+            if self.numbers.isa.vector_bytes < LINE_BYTES:
+                self._flush_in_blocks(target, c_stride, source, pitch, pixels, width)
+            else:
+                e.call(self.scatter, target, c_stride, source, pitch, pixels, width)
             return
         stride = self.get(Job.RESULT_X_STRIDE)
         dense = e.b.and_(stride.equals(width), pitch.equals(width))
         run = e.select(dense, pixels, 1)  # pixels that lie side by side
         for pixel in e.range(e.select(dense, 1, pixels)):
             e.call(self.narrow, target + pixel * stride, source + pixel * pitch, run * width)
+
+    def _flush_in_blocks(self, target: Ptr, c_stride: Int, source: Ptr, pitch: Int, pixels: Int, width: Int) -> None:
+        """As many channels at a time as a vector has lanes: the rest of each line comes next, while it is at hand."""
+        e, lanes = self.e, self.numbers.lanes
+        count = e.min(width, lanes)
+        for pixel in e.range(0, pixels, _FLUSHED):
+            run = e.min(pixels - pixel, _FLUSHED)
+            for channel in e.range(0, width, lanes):
+                first = e.min(channel, width - count)
+                to, line = target + (first * c_stride + pixel), source + (pixel * pitch + first)
+                e.call(self.scatter, to, c_stride, line, pitch, run, count)

@@ -2,12 +2,14 @@
 
 A *job* is a block of six 64-bit words that belongs to the caller (`JOB_WORDS`): the task function, its argument, the
 number of tasks, the first task not yet taken, the threads allowed, and whether to return to the caller now and then.
-`launch(job)` works on it for a *slice* of about 20 ms:
+`launch(job)` works on it:
 
     claim the page -> open the job -> take tasks beside the workers -> close it -> wait until no worker is inside
 
-Between two slices nobody touches the caller's memory and the whole state is the word `next` of the job. So a pause, a
-signal handler, an exception, a fork and the end of the job are all the same situation, and none needs a clean-up.
+A launcher that may be interrupted looks up after a *slice* of about 20 ms: it returns 1, and is called again. Workers
+go on meanwhile; to wait for them would cost half a task each time. If somebody has to be alone with the caller's memory
+then (an exception leaves the launch, the process forks), `pause` closes the job. Closed, its whole state is its word
+`next`, so that a launch, in whichever process, goes on from there or never.
 
 Workers join an open job by compare-and-swap on one word that also holds the limit, so nobody waits for a worker that
 comes late, and take tasks by fetch-and-add. An idle worker spins for a while, then sleeps on a futex. If the page is
@@ -35,7 +37,7 @@ __all__ = [
 ]
 
 JOB_WORDS = ("task", "arg", "tasks", "next", "threads", "interruptible")
-SYMBOLS = ("attach", "launch", "stop", "worker")
+SYMBOLS = ("attach", "launch", "pause", "stop", "worker")
 MAX_WORKERS = 255
 PAGE_BYTES = 4096
 
@@ -45,6 +47,7 @@ _SLEEPERS, _STATE, _NEXT, _BUSY, _JOB, _STOP = (64 * line for line in range(1, 7
 SPIN_OFFSET = 448  # nanoseconds an idle worker spins before it sleeps
 SPINNERS_OFFSET = 456  # how many workers do that; the others sleep at once
 _WORKERS = 460
+_OWNER = _BUSY + 8  # the job that is open
 
 # Bits of the state word: 0-15 workers inside, 16-31 workers that joined, 32-47 how many may, 48 open.
 _OPEN = 1 << 48
@@ -61,7 +64,8 @@ _FUTEX_WAIT_PRIVATE, _FUTEX_WAKE_PRIVATE = 128, 129
 
 
 def pool_ir(isa: ISA) -> str:
-    """The module: `attach(page)`, `launch(job)` (1 while tasks are left), `worker(page)` for a new thread, `stop()`."""
+    """The module: `attach(page)`, `launch(job)` (1 while tasks are left), `pause(job)` between two calls of it (null: the
+    open job, which must be the caller's), `worker(page)` for a new thread, `stop()`."""
     return "\n".join((target_ir(isa), _COMMON, _LAUNCH, _WAKE, placement_ir(), _WORKER))
 
 
@@ -93,15 +97,79 @@ define internal i64 @nanoseconds(i32 %clock) {{
   ret i64 %sum
 }}
 
-; whether the launcher should stop taking tasks: the process ends, or the slice is over
-define internal i1 @slice_over(ptr %page, i64 %deadline) {{
+define internal i1 @process_ends(ptr %page) {{
   %flag = getelementptr i8, ptr %page, i64 {_STOP}
   %stopping = load atomic i32, ptr %flag monotonic, align 4
   %ending = icmp ne i32 %stopping, 0
+  ret i1 %ending
+}}
+
+; when a slice that starts now is over: never, if nobody may interrupt
+define internal i64 @deadline(i64 %interruptible) {{
+  %may = icmp ne i64 %interruptible, 0
+  br i1 %may, label %soon, label %never
+soon:
+  %start = call i64 @nanoseconds(i32 {_MONOTONIC_COARSE})
+  %end = add i64 %start, {_SLICE_NS}
+  ret i64 %end
+never:
+  ret i64 {_TAKEN}
+}}
+
+define internal i1 @slice_over(i64 %deadline) {{
   %now = call i64 @nanoseconds(i32 {_MONOTONIC_COARSE})
   %late = icmp sge i64 %now, %deadline
-  %over = or i1 %ending, %late
-  ret i1 %over
+  ret i1 %late
+}}
+
+; nobody takes another task; returns when nobody is at one. Returns whether tasks are left
+define internal i1 @close(ptr %page, ptr %job) {{
+entry:
+  %state = getelementptr i8, ptr %page, i64 {_STATE}
+  %shared_next = getelementptr i8, ptr %page, i64 {_NEXT}
+  %busy = getelementptr i8, ptr %page, i64 {_BUSY}
+  %owner = getelementptr i8, ptr %page, i64 {_OWNER}
+  %tasks_at = getelementptr i64, ptr %job, i64 2
+  %next_at = getelementptr i64, ptr %job, i64 3
+  %tasks = load i64, ptr %tasks_at
+  %reached = atomicrmw xchg ptr %shared_next, i64 {_TAKEN} monotonic
+  %before = atomicrmw and ptr %state, i64 {_OPEN - 1} acquire
+  br label %wait
+wait:
+  %spins = phi i64 [ 0, %entry ], [ %spins_next, %wait_more ]
+  %inside_word = load atomic i64, ptr %state acquire, align 8
+  %inside = and i64 %inside_word, 65535
+  %empty = icmp eq i64 %inside, 0
+  br i1 %empty, label %closed, label %wait_more
+wait_more:
+  call void @relax_or_yield(i64 %spins, i64 {_WAITING_PAUSES - 1})
+  %spins_next = add i64 %spins, 1
+  br label %wait
+closed:
+  %done = call i64 @llvm.smin.i64(i64 %reached, i64 %tasks)
+  store i64 %done, ptr %next_at
+  store atomic ptr null, ptr %owner monotonic, align 8
+  store atomic i32 0, ptr %busy release, align 4
+  %unfinished = icmp slt i64 %done, %tasks
+  ret i1 %unfinished
+}}
+
+define void @pause(ptr %job) {{
+  %page = load ptr, ptr @page
+  %owner = getelementptr i8, ptr %page, i64 {_OWNER}
+  %open = load atomic ptr, ptr %owner monotonic, align 8
+  %none = icmp eq ptr %open, null
+  %any = icmp eq ptr %job, null
+  %same = icmp eq ptr %job, %open
+  %meant = or i1 %any, %same
+  %nothing = xor i1 %meant, true
+  %skip = or i1 %none, %nothing
+  br i1 %skip, label %return, label %some
+some:
+  %unfinished = call i1 @close(ptr %page, ptr %open)
+  br label %return
+return:
+  ret void
 }}
 """
 
@@ -124,26 +192,27 @@ entry:
   %state = getelementptr i8, ptr %page, i64 {_STATE}
   %shared_next = getelementptr i8, ptr %page, i64 {_NEXT}
   %busy = getelementptr i8, ptr %page, i64 {_BUSY}
-  %stop = getelementptr i8, ptr %page, i64 {_STOP}
-  br label %slice
+  %owner_at = getelementptr i8, ptr %page, i64 {_OWNER}
+  %deadline = call i64 @deadline(i64 %interruptible)
+  %owner = load atomic ptr, ptr %owner_at monotonic, align 8
+  %is_open = icmp eq ptr %owner, %job
+  br i1 %is_open, label %take, label %begin
 
-slice:
+begin:
   %first = load i64, ptr %next_at
   %left = sub i64 %tasks, %first
   %some = icmp sgt i64 %left, 0
-  br i1 %some, label %begin, label %finish
+  br i1 %some, label %choose, label %finish
 
-begin:
-  %start = call i64 @nanoseconds(i32 {_MONOTONIC_COARSE})
-  %deadline = add i64 %start, {_SLICE_NS}
+choose:
   %useful = call i64 @llvm.smin.i64(i64 %threads, i64 %left)
   %bounded = call i64 @llvm.smin.i64(i64 %useful, i64 {MAX_WORKERS + 1})
   %limit = sub i64 %bounded, 1
-  %stopping = load atomic i32, ptr %stop monotonic, align 4
-  %running = icmp eq i32 %stopping, 0
+  %stopping = call i1 @process_ends(ptr %page)
   %wants_help = icmp sgt i64 %limit, 0
-  %together = and i1 %running, %wants_help
-  br i1 %together, label %claim, label %alone
+  %by_itself = xor i1 %wants_help, true
+  %lonely = or i1 %stopping, %by_itself
+  br i1 %lonely, label %alone, label %claim
 
 claim:
   %claimed = cmpxchg ptr %busy, i32 0, i32 1 acquire monotonic
@@ -151,7 +220,7 @@ claim:
   br i1 %won, label %open, label %alone
 
 alone:
-  %lone = phi i64 [ %first, %begin ], [ %first, %claim ], [ %lone_next, %alone_more ]
+  %lone = phi i64 [ %first, %choose ], [ %first, %claim ], [ %lone_next, %alone_more ]
   call void %task(ptr %arg, i64 %lone, i64 0)
   %lone_next = add i64 %lone, 1
   store i64 %lone_next, ptr %next_at
@@ -159,8 +228,10 @@ alone:
   br i1 %lone_left, label %alone_more, label %finish
 
 alone_more:
-  %lone_over = call i1 @slice_over(ptr %page, i64 %deadline)
-  br i1 %lone_over, label %between, label %alone
+  %late = call i1 @slice_over(i64 %deadline)
+  %leaving = call i1 @process_ends(ptr %page)
+  %lone_over = or i1 %late, %leaving
+  br i1 %lone_over, label %finish, label %alone
 
 open:
   %shared_job = getelementptr i8, ptr %page, i64 {_JOB}
@@ -169,6 +240,7 @@ open:
   store ptr %task, ptr %shared_job
   store ptr %arg, ptr %shared_arg
   store i64 %tasks, ptr %shared_tasks
+  store atomic ptr %job, ptr %owner_at monotonic, align 8
   store atomic i64 %first, ptr %shared_next monotonic, align 8
   %limit_bits = shl i64 %limit, 32
   %open_state = or i64 %limit_bits, {_OPEN}
@@ -184,42 +256,20 @@ take:
 
 do:
   call void %task(ptr %arg, i64 %mine, i64 0)
-  %over = call i1 @slice_over(ptr %page, i64 %deadline)
-  br i1 %over, label %close, label %take
+  %ending = call i1 @process_ends(ptr %page)
+  br i1 %ending, label %close, label %look_up
+
+look_up:
+  %over = call i1 @slice_over(i64 %deadline)
+  br i1 %over, label %finish, label %take
 
 close:
-  %reached = atomicrmw xchg ptr %shared_next, i64 {_TAKEN} monotonic
-  %before = atomicrmw and ptr %state, i64 {_OPEN - 1} acquire
-  br label %wait
-
-wait:
-  %spins = phi i64 [ 0, %close ], [ %spins_next, %wait_more ]
-  %inside_word = load atomic i64, ptr %state acquire, align 8
-  %inside = and i64 %inside_word, 65535
-  %empty = icmp eq i64 %inside, 0
-  br i1 %empty, label %closed, label %wait_more
-
-wait_more:
-  call void @relax_or_yield(i64 %spins, i64 {_WAITING_PAUSES - 1})
-  %spins_next = add i64 %spins, 1
-  br label %wait
-
-closed:
-  %done = call i64 @llvm.smin.i64(i64 %reached, i64 %tasks)
-  store i64 %done, ptr %next_at
-  store atomic i32 0, ptr %busy release, align 4
-  %unfinished = icmp slt i64 %done, %tasks
-  br i1 %unfinished, label %between, label %finish
-
-between:
-  %asked = icmp ne i64 %interruptible, 0
-  %stopping_now = load atomic i32, ptr %stop monotonic, align 4
-  %ending = icmp ne i32 %stopping_now, 0
-  %return = or i1 %asked, %ending
-  br i1 %return, label %finish, label %slice
+  %unfinished = call i1 @close(ptr %page, ptr %job)
+  %rest = zext i1 %unfinished to i64
+  br label %finish
 
 finish:
-  %tasks_left = phi i64 [ 0, %slice ], [ 0, %alone ], [ 0, %closed ], [ 1, %between ]
+  %tasks_left = phi i64 [ 0, %begin ], [ 0, %alone ], [ %rest, %close ], [ 1, %alone_more ], [ 1, %look_up ]
   call void @set_float_environment(i64 %callers)
   ret i64 %tasks_left
 }}

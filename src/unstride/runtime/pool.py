@@ -116,9 +116,14 @@ def parallel(task_address: int, arg_address: int, tasks: int, threads: int, shor
         start = ctypes.addressof(block)
     _JOB.pack_into(block, 0, task_address, arg_address, tasks, 0, threads, threading.get_ident() == _main_thread)
     launch = prepare(threads if tasks > 1 else 1, short)
+    assert _pool is not None
+    pause = _pool.pause
     try:
         while launch(start):
-            pass  # the interpreter runs signal handlers here: between slices, when nobody works on the job
+            pass  # the interpreter runs signal handlers here: between slices, while workers go on
+    except BaseException:
+        pause(start)  # a native function: no other handler runs before it is done
+        raise
     finally:
         _blocks.append((block, start))
 
@@ -144,8 +149,8 @@ def borrowed(team: Team | None) -> Iterator[None]:
 def prepare(threads: int, short: bool = False) -> Launch:
     """Have workers for jobs of `threads` threads, and return the native launch function for repeated use.
 
-    `launch(address of a job block)` returns 1 while tasks are left: call it again until it returns 0. An exception in
-    between leaves nothing running. The block is six 64-bit words, see `codegen.pool`.
+    `launch(address of a job block)` returns 1 while tasks are left: call it again until it returns 0. The block is
+    six 64-bit words, see `codegen.pool`.
     """
     pool = _pool or _start()
     if threads > 1 + pool.workers:
@@ -169,6 +174,7 @@ class _Pool:
         wipe_on_fork(self.page, code.PAGE_BYTES)
         self.worker = native["worker"]
         self.stop = ctypes.CFUNCTYPE(None)(native["stop"])
+        self.pause = ctypes.CFUNCTYPE(None, ctypes.c_int64)(native["pause"])
         self.attach = ctypes.CFUNCTYPE(None, ctypes.c_size_t)(native["attach"])
         self.launch_releasing: Launch = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(native["launch"])
         self.launch_holding: Launch = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(native["launch"])
@@ -252,6 +258,12 @@ def _signals_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+def _before_fork() -> None:
+    """A handler may fork between two slices of a job: both processes shall go on with the same tasks left."""
+    if _pool is not None and threading.get_ident() == _main_thread:
+        _pool.pause(0)
+
+
 def _after_fork_in_child() -> None:
     global _start_lock, _main_thread
     _start_lock = threading.RLock()
@@ -260,4 +272,4 @@ def _after_fork_in_child() -> None:
         _pool.begin_again()
 
 
-os.register_at_fork(after_in_child=_after_fork_in_child)
+os.register_at_fork(before=_before_fork, after_in_child=_after_fork_in_child)
