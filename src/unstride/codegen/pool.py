@@ -64,7 +64,7 @@ _FUTEX_WAIT_PRIVATE, _FUTEX_WAKE_PRIVATE = 128, 129
 
 
 def pool_ir(isa: ISA) -> str:
-    """The module: `attach(page)`, `launch(job)` (1 while tasks are left), `pause(job)` between two calls of it (null: the
+    """The module: `attach(page)`, `launch(job)` (1 while tasks are left), `pause(job)` between two calls (null: the
     open job, which must be the caller's), `worker(page)` for a new thread, `stop()`."""
     return "\n".join((target_ir(isa), _COMMON, _LAUNCH, _WAKE, placement_ir(), _WORKER))
 
