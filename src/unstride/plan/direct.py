@@ -172,13 +172,14 @@ class _Builder:
         return 1 if min(vectors) == 1 else 3
 
     def _merging_pays(self) -> bool:
-        """Merging wins when channels alone leave lanes of the last vector empty."""
+        """Merging wins when channels alone leave lanes of the last vector empty, or have one vector only."""
         lanes = self.tile.lanes
         alone = _padded(self.result, lanes) / self.result
         classes = _merge_classes(self.axes[-1])
         columns = sum(c.phases for c in classes) * self.result
         together = sum(_padded(c.phases * self.result, lanes) for c in classes) / columns
-        return together < alone
+        wider = self.result <= lanes and all(c.phases * self.result > lanes for c in classes)
+        return together < alone or (together == alone and wider)
 
     def _classes(self) -> tuple[ColumnClass, ...]:
         if self.merged:
