@@ -18,11 +18,11 @@ from unstride.codegen import ir
 from unstride.codegen.activation import activate, slope_vector
 from unstride.codegen.emit import I64, PTR, Callee, Emitter, Int, Ptr, function_table, int_table, size_of, vector
 from unstride.codegen.line_strip import LineStrip
-from unstride.codegen.numbers import LINE_BYTES, Numbers, constant
+from unstride.codegen.numbers import Numbers, constant
 from unstride.codegen.strips import emit_narrow, in_vectors, transpose_block, weave
 from unstride.plan.across import LAST_WIDTHS, OVERRUN, AcrossPlan, row_counts, vector_count
 from unstride.plan.job import Job, Panel, VRange
-from unstride.plan.machine import ISA
+from unstride.plan.machine import ISA, LINE_BYTES
 
 __all__ = ["AcrossDriver", "AcrossFamily", "Line", "LineArgs", "line_tables"]
 

@@ -9,9 +9,10 @@ from functools import cached_property
 from typing import Any
 
 from unstride.codegen.emit import I8, I64, PTR, VOID, Emitter, Int, Ptr, size_of
-from unstride.codegen.numbers import LINE_BYTES, Numbers
+from unstride.codegen.numbers import Numbers
 from unstride.codegen.strips import emit_copy, emit_transpose, emit_zero
 from unstride.plan.job import Job, Outer, Panel
+from unstride.plan.machine import LINE_BYTES
 
 __all__ = ["Box"]
 

@@ -11,11 +11,9 @@ from typing import Any
 
 from unstride.codegen import ir
 from unstride.codegen.emit import F16, F32, F64, I16, I32, VOID, Emitter, Int, Ptr, mangle, vector
-from unstride.plan.machine import ISA
+from unstride.plan.machine import ISA, LINE_BYTES
 
-__all__ = ["LINE_BYTES", "Numbers", "constant"]
-
-LINE_BYTES = 64  # of a cache line
+__all__ = ["Numbers", "constant"]
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from typing import Any
 
 from unstride.codegen import ir
 from unstride.codegen.emit import I32, I64, PTR, Emitter, Int, Ptr, size_of
-from unstride.codegen.numbers import LINE_BYTES, Numbers, constant
+from unstride.codegen.numbers import Numbers, constant
+from unstride.plan.machine import LINE_BYTES
 
 __all__ = [
     "emit_copy",

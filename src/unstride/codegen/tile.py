@@ -14,7 +14,8 @@ from typing import Any
 
 from unstride.codegen.activation import activate, slope_vector
 from unstride.codegen.emit import I8, I64, PTR, Emitter, Int, Ptr, function_table, int_table, size_of, vector
-from unstride.codegen.numbers import LINE_BYTES, Numbers, constant
+from unstride.codegen.numbers import Numbers, constant
+from unstride.plan.machine import LINE_BYTES
 
 __all__ = ["MOST_ROWS", "TileArgs", "TileFamily", "TileKind"]
 

@@ -19,11 +19,12 @@ from unstride.codegen.activation import activate, slope_vector
 from unstride.codegen.box import Box
 from unstride.codegen.direct import call_tile
 from unstride.codegen.emit import I64, Int, Ptr, vector
-from unstride.codegen.numbers import LINE_BYTES, Numbers
+from unstride.codegen.numbers import Numbers, constant
 from unstride.codegen.tile import TileArgs, TileFamily, TileKind
 from unstride.codegen.winograd_guard import Guard
 from unstride.codegen.winograd_pack import both_sides, emit_winograd_pack
 from unstride.plan.job import X_RANGES, Job, Panel, VRange, XRange
+from unstride.plan.machine import LINE_BYTES
 from unstride.plan.winograd import Transform, WinogradPlan
 
 __all__ = ["WinogradFamily"]
@@ -125,18 +126,27 @@ class _Driver(Box):
                 self.rows = count * self.source_steps[0] + self.get(Job.EXTRA_V)
                 self.plane_pitch = self.rows * self.row_pitch
                 self.image_pitch = self.get(Job.PLANE_COUNT) * self.plane_pitch
+                self._clear_gaps()
                 self.fill()
                 self._look_at_strip()
                 self._transform_strip((image * self.tile_rows + first) * self.spread[0] * self.tiles_in_row, count)
         self.images, self.n0, self.source_v = whole
 
+    def _clear_gaps(self) -> None:
+        """Zeros between the pixels of the strip, which are looked over with them."""
+        e, lanes, channels = self.e, self.numbers.lanes, self.get(Job.CHANNELS)
+        nothing = constant(self.typ, 0.0)
+        with e.when(channels < self.pixel_pitch):
+            for pixel in e.range(self.get(Job.PLANE_COUNT) * self.rows * self.columns):
+                for c in e.range(channels & -lanes, self.pixel_pitch, lanes):
+                    (self.strip + pixel * self.pixel_pitch).store(c, nothing)
+
     def _look_at_strip(self) -> None:
         """Show the guard what was filled in."""
-        e, seen = self.e, self.rows * self.columns
+        e, values = self.e, self.rows * self.columns * self.get(Job.CHANNELS)
         for plane in e.range(self.get(Job.PLANE_COUNT)):
             with e.when(self.planes_alive.int(plane).differs(0)):
-                base = self.strip + plane * self.plane_pitch
-                self.guard.look_over(base, seen, self.pixel_pitch, self.get(Job.CHANNELS))
+                self.guard.look_over(self.strip + plane * self.plane_pitch, self.plane_pitch, values)
 
     # -- the input transform
 

@@ -24,30 +24,25 @@ class Guard:
         for sums in (self.largest, self.total):
             e.b.store(constant(self.typ, 0.0), sums.value)
 
-    def look_over(self, base: Ptr, pixels: Int, pitch: Int, channels: Int) -> None:
-        """Add the magnitudes of a plane. A padded pixel holds whole vectors of channels, so the gap behind it is not
-        looked at; without padding the plane is one run."""
+    def look_over(self, base: Ptr, length: Int, count: Int) -> None:
+        """Add the magnitudes of so many elements in a row, of which `count` are values and the others 0."""
         e, lanes = self.e, self.numbers.lanes
-        dense = pitch.equals(channels)
-        runs, length = e.select(dense, 1, pixels), e.select(dense, pixels * channels, channels)
         # Several sums side by side, since one would wait for its own last addition.
         sums = [e.b.load(self.largest.value, typ=self.typ), e.b.load(self.total.value, typ=self.typ)]
         sums += [constant(self.typ, 0.0)] * (2 * _LOOKS - 2)
-        for run, outer in e.fold(0, runs, 1, sums):
-            line = base + run * pitch
-            for i, carried in e.fold(0, length, _LOOKS * lanes, outer):
-                for k in range(_LOOKS):
-                    # The last vectors are moved back: looking twice at a value changes nothing that matters.
-                    value = line.load(e.min(i + k * lanes, length - lanes), lanes)
-                    size = e.intrinsic(f"llvm.fabs.{mangle(self.typ)}", self.typ, (value,))
-                    carried[2 * k] = self._larger(size, carried[2 * k])
-                    carried[2 * k + 1] = e.b.fadd(carried[2 * k + 1], size)
+        for i, carried in e.fold(0, length, _LOOKS * lanes, sums):
+            for k in range(_LOOKS):
+                # The last vectors are moved back: looking twice at a value changes nothing that matters.
+                value = base.load(e.min(i + k * lanes, length - lanes), lanes)
+                size = e.intrinsic(f"llvm.fabs.{mangle(self.typ)}", self.typ, (value,))
+                carried[2 * k] = self._larger(size, carried[2 * k])
+                carried[2 * k + 1] = e.b.fadd(carried[2 * k + 1], size)
         for k in range(1, _LOOKS):
             sums[0] = self._larger(sums[2 * k], sums[0])
             sums[1] = e.b.fadd(sums[1], sums[2 * k + 1])
         e.b.store(sums[0], self.largest.value)
         e.b.store(sums[1], self.total.value)
-        self.count.set(self.count.get() + pixels * channels)
+        self.count.set(self.count.get() + count)
 
     def tame(self) -> Any:
         """Whether every value is finite and none is more than RANGE_LIMIT times the mean magnitude."""

@@ -13,7 +13,7 @@ from itertools import pairwise, product
 from math import prod
 
 from unstride.plan.job import Panel
-from unstride.plan.machine import ISA
+from unstride.plan.machine import ISA, LINE_BYTES
 from unstride.plan.phases import ONE_ROW, AxisPhases, Phase, phases_of
 from unstride.plan.tables import Interned
 from unstride.problem import DTYPE_BYTES, Structure
@@ -191,7 +191,7 @@ class _Builder:
         channels = self.structure.groups * self.reduce
         if self.depthwise:
             channels = _padded(channels, self.tile.columns)
-        line = 64 // compute_bytes
+        line = LINE_BYTES // compute_bytes
         return channels + line if channels * compute_bytes % 512 == 0 else channels
 
     def _run_taps(self, column_class: ColumnClass) -> int:

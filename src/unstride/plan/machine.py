@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["AVX2", "AVX512", "ISA", "ISAS", "NEON", "SSE2", "Machine"]
+__all__ = ["AVX2", "AVX512", "ISA", "ISAS", "LINE_BYTES", "NEON", "SSE2", "Machine"]
+
+LINE_BYTES = 64  # of a cache line
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from unstride._lazy import lazy
 from unstride.plan.cut import STREAM, Grid
 from unstride.plan.job import Job, Panel
 from unstride.plan.launch import Launch, LaunchBuilder
-from unstride.plan.machine import Machine
+from unstride.plan.machine import LINE_BYTES, Machine
 from unstride.plan.shares import even_share, largest, round_up
 from unstride.plan.winograd import WinogradPlan
 from unstride.problem import Problem
@@ -83,6 +83,7 @@ class WinogradLaunch(LaunchBuilder):
         fields[Job.APART_V], fields[Job.APART_X] = (residues.apart for residues in plan.residues)
         fields[Job.SPREAD_V], fields[Job.SPREAD_X] = (residues.spread for residues in plan.residues)
         fields[Job.EXTRA_V], fields[Job.EXTRA_X] = self._extra
+        fields[Job.PIXEL_PITCH] = self._pitch
         rows, columns = self._rows_and_columns(grid)
         fields[Job.STRIP_TILE_ROWS] = self._strip_rows(rows, columns)
         fields[Job.PANELS_AT_ONCE] = self._at_once(grid.images * rows * columns * self._spread)
@@ -133,7 +134,14 @@ class WinogradLaunch(LaunchBuilder):
     def _strip_row_bytes(self, columns: int) -> int:
         """Bytes of one source row of a strip of so many columns of tiles, of all planes."""
         width = columns * self.winograd.x.outputs * self.winograd.residues[1].step + self._extra[1]
-        return width * len(self.plan.planes) * self.plan.pixel_pitch * self.compute_bytes
+        return width * len(self.plan.planes) * self._pitch * self.compute_bytes
+
+    @lazy
+    def _pitch(self) -> int:
+        """Elements from pixel to pixel of a strip: whole lines, so that no vector lies in two, but not 512 bytes."""
+        in_a_line = LINE_BYTES // self.compute_bytes
+        lines = -(-self.winograd.direct.reduce_channels * self.problem.groups // in_a_line)
+        return (lines + (lines % 8 == 0)) * in_a_line
 
     def _strip_rows(self, rows: int, columns: int) -> int:
         """How many rows of tiles are filled and transformed at a time."""

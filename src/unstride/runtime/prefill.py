@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unstride.codegen.fill import build_fill
-from unstride.codegen.numbers import LINE_BYTES, Numbers
+from unstride.codegen.numbers import Numbers
 from unstride.plan.job import Fill
-from unstride.plan.machine import ISA
+from unstride.plan.machine import ISA, LINE_BYTES
 from unstride.runtime import buffers, engine, pool
 
 __all__ = ["prefill"]
