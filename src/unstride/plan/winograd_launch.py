@@ -21,11 +21,13 @@ __all__ = ["WinogradLaunch"]
 
 _TRANSFORM = 4.0  # cycles of transforming one vector at one point, in or out
 _CALL = 60.0  # cycles of one call of the inner loop, and of listing the planes of a point
-_FILL, _STORE = 5.0, 10.0  # cycles of one vector on its way into the strip, and to the result
+_FILL, _TRANSPOSED, _STORE = 5.0, 10.0, 10.0  # cycles of a vector on its way into the strip, and to the result
 _MOST_TILES = 224  # of a unit: few large units read the weights seldom
 _IMAGES = (2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 48, 64)  # of a unit, if one has few tiles
 _MOST_SCRATCH = 8 * 2**20 - 2**17  # of one thread
 _LOW = 0.65  # what a tile of half the height takes
+_UNHIDDEN = 0.3  # of two things that a core does at the same time, what the shorter one adds
+_NEARER = 1.5  # how much faster than memory the last cache is
 
 
 @dataclass(frozen=True)
@@ -242,7 +244,7 @@ class WinogradLaunch(LaunchBuilder):
         share = self._tiles_of(units) / self._tiles
 
         def slowest(blocks: tuple[int, ...]) -> float:
-            panels = products + after + self._streamed(units, len(blocks))
+            panels = after + self._multiplying(units, products, len(blocks))
             each = (before + panels / len(blocks)) / units.count
             most = (before + panels * self._largest_share(blocks)) * share
             return (-(-units.count * len(blocks) // threads) - 1) * each + most
@@ -279,17 +281,19 @@ class WinogradLaunch(LaunchBuilder):
         products += _CALL * len(plan.panels) * plan.points * (units.count + swept / rows)
         channels = plan.planes * direct.reduce_channels * self.problem.groups
         width = sum(panel[Panel.VECTORS] for panel in direct.panels)
+        fill = _TRANSPOSED if self.problem.data_layout == "NCX" else _FILL
         return (
-            (_TRANSFORM * plan.points + _FILL * plan.v.outputs * plan.x.outputs) * tiles * channels / lanes,
+            (_TRANSFORM * plan.points + fill * plan.v.outputs * plan.x.outputs) * tiles * channels / lanes,
             products,
             (_TRANSFORM * plan.points + _STORE * plan.v.outputs * plan.x.outputs) * tiles * width,
         )
 
-    def _streamed(self, units: Units, blocks: int) -> float:
-        """Cycles of reading weights that do not stay in L2, for every unit, and a source that does not, for each panel.
+    def _multiplying(self, units: Units, products: float, blocks: int) -> float:
+        """Cycles of the products, with reading weights that do not stay in L2, for every unit, and a source that does
+        not, for each panel.
 
-        A panel comes from memory while its first rows are multiplied, which takes longer than to multiply them. If all
-        units take one block of panels after the other, most of them find it in the last cache.
+        The weights of a product come while the one before is computed, which hides most of it. If all units take one
+        block of panels after the other, most of them find it in the last cache.
         """
         l2, weights = self.machine.l2_bytes, self._weights_bytes
         tiles = self._tiles_of(units)
@@ -299,6 +303,8 @@ class WinogradLaunch(LaunchBuilder):
             if weights > 2 * self.machine.last_bytes * blocks
             else min(1.0, weights / self.machine.last_bytes)
         )
-        read = weights * (far + (units.count - far) / 8) / STREAM
+        read = weights * (far + (units.count - far) / _NEARER) / STREAM
         again = source * len(self.winograd.panels) / self._at_once(tiles) * units.count / (4 * STREAM)
-        return (read if weights > l2 // 2 else 0.0) + (again if source > 3 * l2 // 4 else 0.0)
+        if weights > l2 // 2:
+            products = max(products, read) + _UNHIDDEN * min(products, read)
+        return products + (again if source > 3 * l2 // 4 else 0.0)
