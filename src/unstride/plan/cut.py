@@ -165,11 +165,12 @@ class Cut:
         if plan.depthwise:  # with few products to hide it
             filling += self._finding_pages(grid.images, strip)
         if plan.through_strip:
-            across = grid.x_unit * self.x.phases.result_step
+            across = self._run_of_pixels(grid.v_unit, grid.x_unit)
             filling += (
                 self._out_bytes(grid.images, grid.v_unit, grid.x_unit)
                 / 4
                 * len(plan.flush_ends)
+                * len(plan.outer_phases)
                 / blocks
                 * (0.8 if across >= tile.lanes else 1.2 if across >= 4 else 4.0)
                 * self.result_distance
@@ -183,6 +184,12 @@ class Cut:
         alike = units == 1 or weights * self.compute_bytes <= self.machine.last_bytes // 2
         reading = max(products, streamed) + (0.3 if alike else 1.0) * min(products, streamed)
         return self._turns(tasks) * (reading + filling + listing + 3000)
+
+    def _run_of_pixels(self, v: int, x: int) -> int:
+        """How many pixels of the out strip are neighbours in the result: whole rows are one long row."""
+        columns = (x - 1) * self.x.phases.result_step + self.x_reach
+        rows = v * self.v.phases.result_step if columns == self.x.result_size else 1
+        return rows * min(columns, self.x.result_size)
 
     @property
     def has_far_source(self) -> bool:
@@ -223,7 +230,7 @@ class Cut:
     @lazy
     def result_distance(self) -> float:
         """How much longer a burst of stores takes because the result lies in memory and not in a cache."""
-        return 1.8 if self._result_bytes > 2 * self.machine.l2_bytes else 1.0
+        return 1.3 if self._result_bytes > 2 * self.machine.l2_bytes else 1.0
 
     @property
     def may_stream(self) -> bool:
