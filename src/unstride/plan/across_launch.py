@@ -33,7 +33,7 @@ class AcrossLaunch(LineLaunch[AcrossPlan]):
         shortest = 2 * self.lanes if self.plan.depthwise else 3 * self.lanes // 4
         if not nv * nx * self.batch * self.outer_positions or (nv * nx if self.flat else nx) < shortest:
             return None
-        return self.best_grid()[1]
+        return self.best_grid()[1] + self.prefilling
 
     @lazy
     def flat(self) -> bool:

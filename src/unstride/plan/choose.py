@@ -48,6 +48,7 @@ SCALE = {
         "overlap": 0.92,
         "folded": 0.86,
         "spread": 0.85,
+        "rows": 0.8,
         "winograd": 1.04,
         "across": 0.89,
     },

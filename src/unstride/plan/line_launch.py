@@ -56,7 +56,7 @@ class LineLaunch(LaunchBuilder, ABC, Generic[P]):
     def price(self) -> float | None:
         """Cycles of one thread, or None where there is nothing to compute."""
         work = prod(self.problem.data_shape) * prod(self.counts) * self.outer_positions
-        return self.best_grid()[1] if work else None
+        return self.best_grid()[1] + self.prefilling if work else None
 
     def best_grid(self) -> tuple[Grid, float]:
         return min(((grid, self._cost(grid)) for grid in self._grids()), key=itemgetter(1))
