@@ -282,8 +282,10 @@ class Box:
         """As many channels at a time as a vector has lanes: the rest of each line comes next, while it is at hand."""
         e, lanes = self.e, self.numbers.lanes
         count = e.min(width, lanes)
-        for pixel in e.range(0, pixels, _FLUSHED):
-            run = e.min(pixels - pixel, _FLUSHED)
+        # The last block takes along what would not fill a vector.
+        for pixel in e.range(0, e.max(pixels - (lanes - 1), 1), _FLUSHED):
+            rest = pixels - pixel
+            run = e.select(rest < _FLUSHED + lanes, rest, _FLUSHED)
             for channel in e.range(0, width, lanes):
                 first = e.min(channel, width - count)
                 to, line = target + (first * c_stride + pixel), source + (pixel * pitch + first)
