@@ -259,6 +259,8 @@ def _for_winograd(rng: Random) -> Problem:
         b0, y0 = rng.choice(((0, 4), (0, 4), (1, 3), (-1, 6), (2, 1)))
         y = f"{y0}x{max(1, 2 * (v - 1) + k - b)}x{max(1, 2 * (x - 1) + k - c)}"
         axes = f"x3x{v}x{x} k2x{k}x{k} s{rng.choice((1, 2))}x2x2 d1x1x1 b{b0}x{b}x{c} y{y}"
+        if rng.random() < 0.3:  # two outer axes, whose planes are pairs
+            axes = f"x2x2x{v}x{x} k2x2x{k}x{k} s1x1x2x2 d1x1x1x1 b0x{b0}x{b}x{c} y3x{y}"
         return Problem.parse(f"scatter f32 NXC GIOX n1 g1 i1 o1 {axes}")
     y = f"{max(1, 2 * (v - 1) + k - b + more)}x{max(1, 2 * (x - 1) + k - c)}"
     return Problem.parse(f"scatter f32 NXC GIOX n{n} g1 i1 o1 x{v}x{x} k{k}x{k} s2x2 d1x1 b{b}x{c} y{y}")

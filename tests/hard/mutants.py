@@ -94,6 +94,11 @@ REASONS = (
         "a result goes past the caches, or does not",
     ),
     (
+        "rows* stream",
+        "head = e.min(((0 - address) & (LINE_BYTES - 1)) // size, count)",
+        "a pixel is at least one line, which is more than its head; what is not streamed is stored",
+    ),
+    (
         "spread* rows_*",
         "inside, low = e.b.and_(t >= self.low, inside), self.low - t",
         "a row begins with its first element, but where only a part of it is visited",
