@@ -90,12 +90,15 @@ def test_two_handlers_that_raise_at_once_leave_nothing_running(child: object) ->
             """
             def raising(number, frame):
                 raise RuntimeError(number)
+            both = {signal.SIGUSR1, signal.SIGUSR2}
             def send():
                 time.sleep(0.1)
-                os.kill(os.getpid(), signal.SIGUSR1)
-                os.kill(os.getpid(), signal.SIGUSR2)
-            signal.signal(signal.SIGUSR1, raising)
-            signal.signal(signal.SIGUSR2, raising)
+                for number in both:
+                    os.kill(os.getpid(), number)
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, both)  # now they come, one right after the other
+            for number in both:
+                signal.signal(number, raising)
+            signal.pthread_sigmask(signal.SIG_BLOCK, both)
             good = 0
             for _ in range(5):
                 words[:] = 0
@@ -133,6 +136,25 @@ def test_workers_go_on_while_a_handler_runs(child: object) -> None:
         )
     )
     assert out == "True True"
+
+
+def test_a_fork_leaves_the_jobs_of_other_threads_alone(child: object) -> None:
+    assert callable(child)
+    out = child(
+        program(
+            """
+            words[0] = 300_000
+            worker = threading.Thread(target=work)
+            worker.start()
+            while worker.is_alive():
+                if (pid := os.fork()) == 0:
+                    os._exit(0)
+                os.waitpid(pid, 0)
+            print((words[8:] == 1).all())
+            """
+        )
+    )
+    assert out == "True"
 
 
 def test_a_fork_inside_a_handler_leaves_both_with_the_whole_job(child: object) -> None:

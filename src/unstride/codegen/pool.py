@@ -64,8 +64,8 @@ _FUTEX_WAIT_PRIVATE, _FUTEX_WAKE_PRIVATE = 128, 129
 
 
 def pool_ir(isa: ISA) -> str:
-    """The module: `attach(page)`, `launch(job)` (1 while tasks are left), `pause(job)` between two calls (null: the
-    open job, which must be the caller's), `worker(page)` for a new thread, `stop()`."""
+    """The module: `attach(page)`, `launch(job)` (1 while tasks are left), `pause()` for the thread that may be
+    interrupted, between two calls of it, `worker(page)` for a new thread, `stop()`."""
     return "\n".join((target_ir(isa), _COMMON, _LAUNCH, _WAKE, placement_ir(), _WORKER))
 
 
@@ -154,19 +154,20 @@ closed:
   ret i1 %unfinished
 }}
 
-define void @pause(ptr %job) {{
+; the one thread whose jobs may be interrupted calls this, so such a job is between two slices; others are under way
+define void @pause() {{
   %page = load ptr, ptr @page
   %owner = getelementptr i8, ptr %page, i64 {_OWNER}
-  %open = load atomic ptr, ptr %owner monotonic, align 8
-  %none = icmp eq ptr %open, null
-  %any = icmp eq ptr %job, null
-  %same = icmp eq ptr %job, %open
-  %meant = or i1 %any, %same
-  %nothing = xor i1 %meant, true
-  %skip = or i1 %none, %nothing
-  br i1 %skip, label %return, label %some
+  %job = load atomic ptr, ptr %owner monotonic, align 8
+  %none = icmp eq ptr %job, null
+  br i1 %none, label %return, label %some
 some:
-  %unfinished = call i1 @close(ptr %page, ptr %open)
+  %interruptible_at = getelementptr i64, ptr %job, i64 5
+  %interruptible = load i64, ptr %interruptible_at
+  %mine = icmp ne i64 %interruptible, 0
+  br i1 %mine, label %stop, label %return
+stop:
+  %unfinished = call i1 @close(ptr %page, ptr %job)
   br label %return
 return:
   ret void

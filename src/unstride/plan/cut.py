@@ -20,13 +20,14 @@ from unstride.plan.phases import ONE_ROW
 from unstride.plan.shares import in_blocks, largest
 from unstride.problem import Problem
 
-__all__ = ["MOST_RESIDUES", "STREAM", "STRIP_BYTES", "Cut", "Grid"]
+__all__ = ["MOST_RESIDUES", "STREAM", "STRIP_BYTES", "UNHIDDEN", "Cut", "Grid"]
 
 STRIP_BYTES = 240 * 1024
 _DEEP_STRIP_BYTES = (2**20, 2**22)  # where weights come from memory for every strip, few large strips are better
 _CALL, _CLIPPED_CALL = 60, 110  # cycles of listing a tile's rows; with sums that are read and written
 _PAGE, _PAGE_BYTES = 150, 4096  # cycles of finding a page of memory
 STREAM = 5.0  # bytes that a core gets from beyond its L2 in a cycle
+UNHIDDEN = 0.3  # of two things that a core does at the same time, what the shorter one adds
 _STRAGGLE = 0.3  # of a task, that one thread may start or end later than the others
 MOST_RESIDUES = 32  # of a position, without taps among them, that wait for each other
 _LOW_TILES = ((0, 0), (2, 5), (4, 6), (8, 9))  # rows, and cycles of a step
@@ -182,7 +183,7 @@ class Cut:
         ) / blocks
         # They overlap, but not quite; what every unit has to get from memory, and not from the last cache, not at all.
         alike = units == 1 or weights * self.compute_bytes <= self.machine.last_bytes // 2
-        reading = max(products, streamed) + (0.3 if alike else 1.0) * min(products, streamed)
+        reading = max(products, streamed) + (UNHIDDEN if alike else 1.0) * min(products, streamed)
         return self._turns(tasks) * (reading + filling + listing + 3000)
 
     def _run_of_pixels(self, v: int, x: int) -> int:

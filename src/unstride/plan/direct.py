@@ -15,6 +15,7 @@ from math import prod
 from unstride.plan.job import Panel
 from unstride.plan.machine import ISA, LINE_BYTES
 from unstride.plan.phases import ONE_ROW, AxisPhases, Phase, phases_of
+from unstride.plan.shares import kept_apart
 from unstride.plan.tables import Interned
 from unstride.problem import DTYPE_BYTES, Structure
 
@@ -191,8 +192,7 @@ class _Builder:
         channels = self.structure.groups * self.reduce
         if self.depthwise:
             channels = _padded(channels, self.tile.columns)
-        line = LINE_BYTES // compute_bytes
-        return channels + line if channels * compute_bytes % 512 == 0 else channels
+        return kept_apart(channels, LINE_BYTES // compute_bytes)
 
     def _run_taps(self, column_class: ColumnClass) -> int:
         """How many x-taps of a class are one contiguous run of source elements: all of them, or 1."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-__all__ = ["even_share", "in_blocks", "largest", "round_up"]
+__all__ = ["even_share", "in_blocks", "kept_apart", "largest", "round_up"]
 
 
 def round_up(value: int, multiple: int = 256) -> int:
@@ -14,6 +14,15 @@ def round_up(value: int, multiple: int = 256) -> int:
     (32, 256)
     """
     return -(-value // multiple) * multiple
+
+
+def kept_apart(elements: int, line: int) -> int:
+    """The distance of neighbours that should not fall into one cache set: not so many times eight lines.
+
+    >>> kept_apart(120, 16), kept_apart(128, 16)
+    (120, 144)
+    """
+    return elements + line if elements % (8 * line) == 0 else elements
 
 
 def even_share(total: int, most: int) -> int:

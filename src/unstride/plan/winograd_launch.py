@@ -9,11 +9,11 @@ from math import prod
 from operator import itemgetter
 
 from unstride._lazy import lazy
-from unstride.plan.cut import STREAM, Grid
+from unstride.plan.cut import STREAM, UNHIDDEN, Grid
 from unstride.plan.job import Job, Panel
 from unstride.plan.launch import Launch, LaunchBuilder
 from unstride.plan.machine import LINE_BYTES, Machine
-from unstride.plan.shares import even_share, largest, round_up
+from unstride.plan.shares import even_share, kept_apart, largest, round_up
 from unstride.plan.winograd import WinogradPlan
 from unstride.problem import Problem
 
@@ -26,7 +26,6 @@ _MOST_TILES = 224  # of a unit: few large units read the weights seldom
 _IMAGES = (2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 48, 64)  # of a unit, if one has few tiles
 _MOST_SCRATCH = 8 * 2**20 - 2**17  # of one thread
 _LOW = 0.65  # what a tile of half the height takes
-_UNHIDDEN = 0.3  # of two things that a core does at the same time, what the shorter one adds
 _NEARER = 1.5  # how much faster than memory the last cache is
 
 
@@ -140,10 +139,9 @@ class WinogradLaunch(LaunchBuilder):
 
     @lazy
     def _pitch(self) -> int:
-        """Elements from pixel to pixel of a strip: whole lines, so that no vector lies in two, but not 512 bytes."""
-        in_a_line = LINE_BYTES // self.compute_bytes
-        lines = -(-self.winograd.direct.reduce_channels * self.problem.groups // in_a_line)
-        return (lines + (lines % 8 == 0)) * in_a_line
+        """Elements from pixel to pixel of a strip: whole lines, so that no vector lies in two."""
+        line = LINE_BYTES // self.compute_bytes
+        return kept_apart(round_up(self.winograd.direct.reduce_channels * self.problem.groups, line), line)
 
     def _strip_rows(self, rows: int, columns: int) -> int:
         """How many rows of tiles are filled and transformed at a time."""
@@ -306,5 +304,5 @@ class WinogradLaunch(LaunchBuilder):
         read = weights * (far + (units.count - far) / _NEARER) / STREAM
         again = source * len(self.winograd.panels) / self._at_once(tiles) * units.count / (4 * STREAM)
         if weights > l2 // 2:
-            products = max(products, read) + _UNHIDDEN * min(products, read)
+            products = max(products, read) + UNHIDDEN * min(products, read)
         return products + (again if source > 3 * l2 // 4 else 0.0)

@@ -114,15 +114,15 @@ def parallel(task_address: int, arg_address: int, tasks: int, threads: int, shor
     except IndexError:
         block = ctypes.create_string_buffer(_JOB.size)
         start = ctypes.addressof(block)
-    _JOB.pack_into(block, 0, task_address, arg_address, tasks, 0, threads, threading.get_ident() == _main_thread)
+    interruptible = threading.get_ident() == _main_thread
+    _JOB.pack_into(block, 0, task_address, arg_address, tasks, 0, threads, interruptible)
     launch = prepare(threads if tasks > 1 else 1, short)
-    assert _pool is not None
-    pause = _pool.pause
     try:
         while launch(start):
             pass  # the interpreter runs signal handlers here: between slices, while workers go on
     except BaseException:
-        pause(start)  # a native function: no other handler runs before it is done
+        if interruptible and _pool is not None:
+            _pool.pause()  # a native function: no other handler runs before it is done
         raise
     finally:
         _blocks.append((block, start))
@@ -174,7 +174,7 @@ class _Pool:
         wipe_on_fork(self.page, code.PAGE_BYTES)
         self.worker = native["worker"]
         self.stop = ctypes.CFUNCTYPE(None)(native["stop"])
-        self.pause = ctypes.CFUNCTYPE(None, ctypes.c_int64)(native["pause"])
+        self.pause = ctypes.CFUNCTYPE(None)(native["pause"])
         self.attach = ctypes.CFUNCTYPE(None, ctypes.c_size_t)(native["attach"])
         self.launch_releasing: Launch = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(native["launch"])
         self.launch_holding: Launch = ctypes.PYFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(native["launch"])
@@ -261,7 +261,7 @@ def _signals_blocked() -> Iterator[None]:
 def _before_fork() -> None:
     """A handler may fork between two slices of a job: both processes shall go on with the same tasks left."""
     if _pool is not None and threading.get_ident() == _main_thread:
-        _pool.pause(0)
+        _pool.pause()
 
 
 def _after_fork_in_child() -> None:
