@@ -82,21 +82,34 @@ class Numbers:
         """The elements of a computed vector at `offset` that lie in [low, high), rounded."""
         e, rounded = target.e, self.narrow(target.e, value)
         first, end = low - offset, high - offset
-        if self.isa.masked or (self.isa.masked_stores and self.stored is self.computed):
+        if self.isa.masked:
             if self._integer is not None:
                 rounded = e.b.bitcast(rounded, vector(self._integer, self.lanes))
             name = f"llvm.masked.store.{mangle(rounded.type)}.p0"
             place = (target.as_type(self.stored) + offset).value
             e.intrinsic(name, VOID, (rounded, place, ir.Constant(I32, 1), self._lanes_between(e, first, end)))
             return
+        whole = target.as_type(self.stored)
         with e.either(e.b.and_(first <= 0, end >= self.lanes)) as (then, otherwise):
             with then:
-                target.as_type(self.stored).store(offset, rounded)
+                whole.store(offset, rounded)
             with otherwise:
-                line = e.stack(rounded.type).as_type(self.stored)
-                line.store(0, rounded)
-                for lane in e.range(e.max(first, 0), e.min(end, self.lanes)):
-                    target.as_type(self.stored).store(lane + offset, line.load(lane))
+                self._store_in_pieces(whole + offset, rounded, e.max(first, 0), e.min(end, self.lanes))
+
+    def _store_in_pieces(self, target: Ptr, value: Any, first: Int, end: Int) -> None:
+        """Halves, quarters ... of a vector, from a copy on the stack. AVX2 has stores under a mask, but on some
+        processors each takes twenty cycles."""
+        e, count = target.e, end - first
+        copy, at = e.stack(value.type).as_type(self.stored), e.var(first)
+        copy.store(0, value)
+        with e.when(count > 0):
+            piece = self.lanes // 2
+            while piece:
+                with e.when((count & piece).differs(0)):
+                    lanes = piece if piece > 1 else 0
+                    target.store(at.get(), copy.load(at.get(), lanes))
+                    at.set(at.get() + piece)
+                piece //= 2
 
     @property
     def _integer(self) -> Any:

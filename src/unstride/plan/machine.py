@@ -27,12 +27,6 @@ class ISA:
         """Whether stores past the caches are worth their while: x86 reads every line it is about to overwrite."""
         return self.name in ("avx2", "avx512")
 
-    @property
-    def masked_stores(self) -> bool:
-        """Whether a part of a vector can be stored by one instruction: where `masked`, of any type; AVX2 has it for
-        32 and 64 bits, and there a mask has to be computed into a register."""
-        return self.masked or self.name == "avx2"
-
     def lanes(self, itemsize: int) -> int:
         return self.vector_bytes // itemsize
 

@@ -37,7 +37,10 @@ _MOST_PRODUCTS = 4  # channels in times channels out, of a group
 _STRIP_BYTES = 32 * 1024  # of the source lines of a box, and the next channel's: they should stay in L1
 # Cycles: of a result row and of each of its vectors, of a product, of a source line and of each of its vectors, and of
 # a channel's plane; a fit to random layers.
-_ROW, _STORE, _PRODUCT, _LINE, _FILL, _PLANE = 4.0, 3.0, 0.9, 4.0, 6.0, 25.0
+_STORE, _PRODUCT, _FILL = 3.0, 0.9, 6.0
+# Of a result row, a source line and a plane, beside their vectors: much more where the end of a row is not stored, and a
+# line not padded, under a mask.
+_MASKED, _IN_PIECES = (4.0, 4.0, 25.0), (20.0, 40.0, 60.0)
 _STAGE_BYTES = 16 * 1024  # of results that are on their way past the caches
 
 
@@ -252,11 +255,12 @@ class SpreadLaunch(LineLaunch[SpreadPlan]):
         period, products = self._period
         vectors = -(-grid.x_unit * self.x.phases.result_step // (self.lanes * period)) * period
         reduce, channels = self.plan.reduce_channels, len(plan.panels) / blocks
-        storing = plan.row_phases * (_ROW + _STORE * vectors * self.result_distance)
+        row, line, plane = _MASKED if self.plan.isa.masked else _IN_PIECES
+        storing = plan.row_phases * (row + _STORE * vectors * self.result_distance)
         rows = grid.v_unit * (storing + plan.row_taps * reduce * _PRODUCT * products * vectors)
         lines = (grid.v_unit - 1) * self.v.phases.source_step + self.v.phases.span
-        filling = len(self.plan.planes) * reduce * lines * (_LINE + _FILL * self._row_pitch(grid.x_unit) / self.lanes)
-        each = rows + filling / plan.direct.result_channels + _PLANE * len(plan.direct.outer_phases)
+        filling = len(self.plan.planes) * reduce * lines * (line + _FILL * self._row_pitch(grid.x_unit) / self.lanes)
+        each = rows + filling / plan.direct.result_channels + plane * len(plan.direct.outer_phases)
         return self._turns(tasks) * (channels * each + 1500)
 
     @lazy
