@@ -33,7 +33,7 @@ __all__ = [
 
 OVERRUN = 4  # vectors that the last tile of a line may write too many
 SLACK = 8  # vectors behind the strip that the last tile of a line may read
-LAST_WIDTHS = (1, 2, 4)  # vectors of the last tile of a line, besides the widest
+LAST_WIDTHS = (1, 2, 3, 4)  # vectors of the last tile of a line, besides the widest
 _FEW_ROWS = 8  # result columns of a group, up to which vectors of channels are no match
 _SOME_ROWS = 64  # up to which they are not, where their vectors would be a quarter empty
 
@@ -64,8 +64,10 @@ def row_counts(isa: ISA) -> tuple[int, ...]:
 
 
 def vector_count(isa: ISA, rows: int) -> int:
-    """How many vectors wide a tile of `rows` may be: accumulators, one line of source, one broadcast."""
-    return min(8 if isa.registers == 32 else 6, (isa.registers - 2) // (rows + 1))
+    """How many vectors wide a tile of `rows` may be: sums, and a line of the source and one weight, or all weights and
+    one vector of the source."""
+    by_line, by_weights = (isa.registers - 2) // (rows + 1), (isa.registers - 1 - rows) // rows
+    return min(8 if isa.registers == 32 else 6, max(by_line, by_weights))
 
 
 def line_cycles(isa: ISA, rows: int, vectors: int) -> float:

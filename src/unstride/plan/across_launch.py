@@ -14,6 +14,7 @@ from unstride.plan.shares import largest, round_up
 
 __all__ = ["AcrossLaunch"]
 
+_DEEP = 2048  # channels whose lines take as long as their products
 _LINE = 20.0  # cycles of a result row of a channel, beside its elements
 
 
@@ -74,7 +75,7 @@ class AcrossLaunch(LineLaunch[AcrossPlan]):
             vectors = -(-grid.v_unit * nx // lanes)
         weights = plan.packed_elements / blocks
         lines, length = (1, vectors) if self.flat and grid.x_unit == nx else (grid.v_unit, vectors // grid.v_unit)
-        products = 1.1 * lines * self._line_cycles(length) / blocks
+        products = self._waiting * lines * self._line_cycles(length) / blocks
         streamed = weights * self.compute_bytes / STREAM
         if weights * self.compute_bytes <= self.machine.l2_bytes / 2:
             streamed /= max(1, tasks // blocks // self.threads)
@@ -92,6 +93,12 @@ class AcrossLaunch(LineLaunch[AcrossPlan]):
         listing = 120 * len(plan.panels) / blocks
         flushed = 0.0 if in_place else woven / (grid.x_unit * step)
         return self._turns(tasks) * (reading + filling + listing + weaving * woven + _LINE * flushed + 2000)
+
+    @property
+    def _waiting(self) -> float:
+        """How much longer than its instructions a step takes: with small tiles, deep sums wait for their lines."""
+        deep = not self.across.few and self.plan.isa.registers == 16
+        return 1.1 * (1 + self.plan.reduce_channels / _DEEP if deep else 1)
 
     @lazy
     def _steps_by_height(self) -> Counter[int]:

@@ -56,7 +56,6 @@ SCALE = {
         "banded": 0.97,
         "clipped": 0.83,
         "overlap": 0.92,
-        "spread": 1.05,
         "winograd": 0.98,
     },
 }

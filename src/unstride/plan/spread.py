@@ -38,9 +38,9 @@ _STRIP_BYTES = 32 * 1024  # of the source lines of a box, and the next channel's
 # Cycles: of a result row and of each of its vectors, of a product, of a source line and of each of its vectors, and of
 # a channel's plane; a fit to random layers.
 _STORE, _PRODUCT, _FILL = 3.0, 0.9, 6.0
-# Of a result row, a source line and a plane, beside their vectors: much more where the end of a row is not stored, and a
-# line not padded, under a mask.
-_MASKED, _IN_PIECES = (4.0, 4.0, 25.0), (20.0, 40.0, 60.0)
+# Of a result row, a source line and a plane, beside their vectors; more where lines are not padded under a mask.
+_MASKED, _BY_CALLS = (4.0, 4.0, 25.0), (4.0, 25.0, 120.0)
+_PIECES = 20.0  # of the end of a row, where it is not stored under a mask
 _STAGE_BYTES = 16 * 1024  # of results that are on their way past the caches
 
 
@@ -255,7 +255,10 @@ class SpreadLaunch(LineLaunch[SpreadPlan]):
         period, products = self._period
         vectors = -(-grid.x_unit * self.x.phases.result_step // (self.lanes * period)) * period
         reduce, channels = self.plan.reduce_channels, len(plan.panels) / blocks
-        row, line, plane = _MASKED if self.plan.isa.masked else _IN_PIECES
+        masked = self.plan.isa.masked
+        row, line, plane = _MASKED if masked else _BY_CALLS
+        if self.x.result_size % self.lanes and not masked:
+            row += _PIECES
         storing = plan.row_phases * (row + _STORE * vectors * self.result_distance)
         rows = grid.v_unit * (storing + plan.row_taps * reduce * _PRODUCT * products * vectors)
         lines = (grid.v_unit - 1) * self.v.phases.source_step + self.v.phases.span
