@@ -21,7 +21,7 @@ class LineStrip(Box):
     channel_pitch: Int
 
     def __init__(self, module: Any, numbers: Numbers) -> None:
-        if numbers.isa.masked:
+        if numbers.masked_loads:
             self.padded = emit_padded(module, numbers)
         super().__init__(module, numbers, channel_major=False)
 
@@ -73,7 +73,7 @@ class LineStrip(Box):
         left = e.min(e.max(0 - self.source_x, 0), self.columns)
         right = e.max(e.min(self.get(Job.SOURCE_X_SIZE) - self.source_x, self.columns), left)
         line = source + v * stride
-        if self.numbers.isa.masked:
+        if self.numbers.masked_loads:
             e.call(self.padded, target, line + self.source_x, left, right, self.row_pitch, count, stride)
             return
         for row in e.range(count):

@@ -70,6 +70,11 @@ class Numbers:
         """A computed value, rounded."""
         target.as_type(self.stored).store(offset, self.narrow(target.e, value))
 
+    @property
+    def masked_loads(self) -> bool:
+        """Whether a part of a vector can be loaded at once: where `masked`, of any type; AVX2 has it for 32 and 64 bits."""
+        return self.isa.masked or (self.isa.name == "avx2" and self.stored is self.computed)
+
     def load_between(self, source: Ptr, low: Int, high: Int) -> Any:
         """The elements [low, high) of a stored vector, widened, and zeros around them, which are not read."""
         e, typ = source.e, vector(self._integer or self.stored, self.lanes)

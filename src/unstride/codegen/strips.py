@@ -66,15 +66,25 @@ def emit_padded(module: Any, numbers: Numbers) -> Any:
     """padded(target, source, low, high, pitch, rows, stride): per row, stored elements [low, high), widened, in zeros.
 
     Rows are `pitch` elements apart in the target, and whole; in the source `stride`, and its element 0 need not exist.
-    For instruction sets with masks.
+    For numbers that can be loaded under a mask.
     """
     e = Emitter(module, "padded", [PTR, PTR, *(I64,) * 5], internal=True)
     target = e.arg_ptr(0, numbers.computed, noalias=True)
     source = e.arg_ptr(1, numbers.stored, noalias=True)
     low, high, pitch, rows, stride = (e.arg_int(i) for i in (2, 3, 4, 5, 6))
+    lanes = numbers.lanes
     for row in e.range(rows):
         to, line = target + row * pitch, source + row * stride
-        for i in e.range(0, pitch, numbers.lanes):
+        # Where a mask has to be computed, only around the ends.
+        first = pitch if numbers.isa.masked else e.min((low + (lanes - 1)) & -lanes, pitch)
+        end = e.max(high & -lanes, first)
+        for i in e.range(0, first, lanes):
+            to.store(i, numbers.load_between(line + i, low - i, high - i))
+        if numbers.isa.masked:
+            continue
+        for i in e.range(first, end, lanes, inner=True):
+            to.store(i, numbers.load(line, i, lanes))
+        for i in e.range(end, pitch, lanes):
             to.store(i, numbers.load_between(line + i, low - i, high - i))
     e.ret()
     return e.function
