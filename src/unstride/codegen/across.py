@@ -136,12 +136,7 @@ class Line:
                 if self.bare:
                     self._fetch(x, c, vectors)
                 line, scalars = at + c * pitch, weights + c * self.rows
-                values = [line.load(v * self.lanes, self.lanes) for v in range(vectors)]
-                for m in range(self.rows):
-                    weight = e.splat(scalars.load(m), self.lanes)
-                    for v, value in enumerate(values):
-                        i = m * vectors + v
-                        inner[i] = self.numbers.multiply_add(e, value, weight, inner[i])
+                self._step(line, scalars, vectors, inner)
         if self.bare:
             self._store([acc[m * vectors : (m + 1) * vectors] for m in range(self.rows)], x)
             return
@@ -159,6 +154,24 @@ class Line:
                 self._store([self._woven(*pair) for pair in zip(done[:half], done[half:], strict=True)], x * 2)
             with otherwise:
                 self._store(done, x)
+
+    def _step(self, line: Ptr, weights: Ptr, vectors: int, sums: list[Any]) -> None:
+        """One channel of one tap. Of its vectors and its weights, the fewer wait in registers for all of the others."""
+        e, multiply_add = self.e, self.numbers.multiply_add
+        if vectors > self.rows:
+            factors = [e.splat(weights.load(m), self.lanes) for m in range(self.rows)]
+            for v in range(vectors):
+                value = line.load(v * self.lanes, self.lanes)
+                for m, factor in enumerate(factors):
+                    i = m * vectors + v
+                    sums[i] = multiply_add(e, value, factor, sums[i])
+            return
+        values = [line.load(v * self.lanes, self.lanes) for v in range(vectors)]
+        for m in range(self.rows):
+            factor = e.splat(weights.load(m), self.lanes)
+            for v, value in enumerate(values):
+                i = m * vectors + v
+                sums[i] = multiply_add(e, value, factor, sums[i])
 
     def _fetch(self, x: Int, c: Int, vectors: int) -> None:
         """While these are multiplied, what follows them in the source comes in."""
