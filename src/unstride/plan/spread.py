@@ -23,7 +23,7 @@ from unstride.plan.cut import Grid
 from unstride.plan.direct import PanelSource, plan_direct
 from unstride.plan.job import Job, Panel
 from unstride.plan.line_launch import LineLaunch
-from unstride.plan.machine import ISA
+from unstride.plan.machine import ISA, LINE_BYTES
 from unstride.plan.phases import ONE_ROW, AxisPhases, axis_phases
 from unstride.plan.shares import largest, round_up
 from unstride.problem import Structure
@@ -235,6 +235,11 @@ class SpreadLaunch(LineLaunch[SpreadPlan]):
         rows = (v - 1) * self.v.phases.source_step + self.v.phases.span
         depth = len(self.plan.planes) * self.plan.reduce_channels
         return 2 * self.compute_bytes * (depth * rows * self._row_pitch(x) + SLACK * self.lanes)
+
+    @property
+    def may_stream(self) -> bool:
+        """Not with vectors of half a line, which the way over a stage costs more than it saves."""
+        return super().may_stream and self.plan.isa.vector_bytes == LINE_BYTES
 
     def _stage(self, v: int, x: int) -> int:
         """Bytes of a box's results of one outer phase."""
