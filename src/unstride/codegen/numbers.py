@@ -72,7 +72,7 @@ class Numbers:
 
     @property
     def masked_loads(self) -> bool:
-        """Whether a part of a vector can be loaded at once: where `masked`, of any type; AVX2 has it for 32 and 64 bits."""
+        """Whether a part of a vector can be loaded at once: where `masked`, of any type; by AVX2, of 32 or 64 bits."""
         return self.isa.masked or (self.isa.name == "avx2" and self.stored is self.computed)
 
     def load_between(self, source: Ptr, low: Int, high: Int) -> Any:

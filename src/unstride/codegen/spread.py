@@ -18,7 +18,7 @@ from unstride.codegen.strips import emit_stream, weave
 from unstride.plan.across import SLACK
 from unstride.plan.job import Job, Panel
 from unstride.plan.phases import AxisPhases, axis_phases
-from unstride.plan.spread import Lanes, SpreadPlan, is_woven, patterns
+from unstride.plan.spread import Lanes, SpreadPlan, is_woven, may_stage, patterns
 
 __all__ = ["SpreadFamily"]
 
@@ -69,7 +69,7 @@ class _Driver(LineStrip):
     def __init__(self, module: Any, numbers: Numbers, family: SpreadFamily) -> None:
         axis = family.axis
         self.variants = [_Rows(module, numbers, family, r) for r in range(axis.result_step if is_woven(axis) else 1)]
-        if numbers.isa.streams:
+        if may_stage(numbers.isa):
             self.stream = emit_stream(module, numbers)
         super().__init__(module, numbers)
 
@@ -157,7 +157,7 @@ class _Driver(LineStrip):
     def _plane(self, panel: Ptr, phase: Int, result: Ptr) -> None:
         """The box's rows of one outer phase: where they belong, or by way of a stage that is streamed there."""
         e, stride = self.e, self.get(Job.RESULT_V_STRIDE)
-        if not self.numbers.isa.streams:
+        if not may_stage(self.numbers.isa):
             self._rows(panel, phase, result)
             return
         step, begin = self.get(Job.RESULT_V_STEP), self.get(Job.RESULT_V_BEGIN)

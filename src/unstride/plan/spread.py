@@ -28,7 +28,17 @@ from unstride.plan.phases import ONE_ROW, AxisPhases, axis_phases
 from unstride.plan.shares import largest, round_up
 from unstride.problem import Structure
 
-__all__ = ["Lanes", "SpreadLaunch", "SpreadPlan", "has_long_tables", "is_woven", "patterns", "plan_spread", "row_lists"]
+__all__ = [
+    "Lanes",
+    "SpreadLaunch",
+    "SpreadPlan",
+    "has_long_tables",
+    "is_woven",
+    "may_stage",
+    "patterns",
+    "plan_spread",
+    "row_lists",
+]
 
 _MOST_PATTERNS, _MOST_PERIOD = 48, 128  # multiply-adds of a row of the kernel, and vectors: all are written out
 _MOST_WOVEN = 4  # phases
@@ -161,6 +171,12 @@ def plan_spread(structure: Structure, isa: ISA) -> SpreadPlan | None:
     )
 
 
+def may_stage(isa: ISA) -> bool:
+    """Whether results may go past the caches, by way of a stage: with vectors of half a line that costs more than it
+    saves."""
+    return isa.streams and isa.vector_bytes == LINE_BYTES
+
+
 def has_long_tables(structure: Structure) -> bool:
     """Whether a huge stride or kernel would make tables by residue and kernel row too long to think of."""
     return max(prod(structure.stride), prod(structure.kernel)) > _MOST_RESIDUES
@@ -238,8 +254,7 @@ class SpreadLaunch(LineLaunch[SpreadPlan]):
 
     @property
     def may_stream(self) -> bool:
-        """Not with vectors of half a line, which the way over a stage costs more than it saves."""
-        return super().may_stream and self.plan.isa.vector_bytes == LINE_BYTES
+        return super().may_stream and may_stage(self.plan.isa)
 
     def _stage(self, v: int, x: int) -> int:
         """Bytes of a box's results of one outer phase."""
