@@ -61,7 +61,8 @@ def test_integers_are_exact():
 
 def test_an_image_without_batch_axis():
     x, w, bias, attributes = operands("2d grouped")
-    assert torch.equal(conv_transpose(x[0], w, bias, **attributes), conv_transpose(x, w, bias, **attributes)[0])
+    # Of a batch of one: another size may be computed by another kernel, which rounds otherwise.
+    assert torch.equal(conv_transpose(x[0], w, bias, **attributes), conv_transpose(x[:1], w, bias, **attributes)[0])
 
 
 def test_empty_batch():
