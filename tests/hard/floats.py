@@ -83,7 +83,7 @@ def special_cases(name: str, count: int) -> Iterator[Case]:
     channels = {
         "winograd": ("g1 i16 o64", "g1 i32 o80"),
         "across": ("g1 i2 o3", "g3 i5 o1"),
-        "folded": ("g1 i9 o1", "g1 i17 o3"),
+        "folded": ("g1 i64 o1", "g1 i17 o3"),
         "spread": ("g6 i1 o1", "g2 i2 o1"),
         "depthwise": ("g20 i1 o1",),
     }
