@@ -77,11 +77,11 @@ def emit_padded(module: Any, numbers: Numbers) -> Any:
         to, line = target + row * pitch, source + row * stride
         # Where a mask has to be computed, only around the ends.
         first = pitch if numbers.isa.masked else e.min((low + (lanes - 1)) & -lanes, pitch)
-        end = e.max(high & -lanes, first)
         for i in e.range(0, first, lanes):
             to.store(i, numbers.load_between(line + i, low - i, high - i))
         if numbers.isa.masked:
             continue
+        end = e.max(high & -lanes, first)
         for i in e.range(first, end, lanes, inner=True):
             to.store(i, numbers.load(line, i, lanes))
         for i in e.range(end, pitch, lanes):

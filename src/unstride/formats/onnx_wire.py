@@ -38,7 +38,7 @@ def check_size(data: bytes, file: str) -> None:
             count += 1
             if count > MAX_FIELDS:
                 raise FormatError(file, f"more than {MAX_FIELDS} fields", "is larger than any model that is read")
-            # Nearly all numbers are one byte, and a call for each would take half of the time.
+            # Nearly all numbers are one byte, and a call for each would take most of the time.
             tag = data[position]
             position += 1
             if tag >= 0x80:

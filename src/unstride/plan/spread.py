@@ -48,8 +48,8 @@ _STRIP_BYTES = 32 * 1024  # of the source lines of a box, and the next channel's
 # Cycles: of a result row and of each of its vectors, of a product, of a source line and of each of its vectors, and of
 # a channel's plane; a fit to random layers.
 _STORE, _PRODUCT, _FILL = 3.0, 0.9, 6.0
-# Of a result row, a source line and a plane, beside their vectors; more where lines are not padded under a mask.
-_MASKED, _BY_CALLS = (4.0, 4.0, 25.0), (4.0, 25.0, 120.0)
+# Of a result row, a source line and a plane, beside their vectors; more where masks cost something, or there are none.
+_MASKED, _UNMASKED = (4.0, 4.0, 25.0), (4.0, 25.0, 120.0)
 _PIECES = 20.0  # of the end of a row, where it is not stored under a mask
 _STAGE_BYTES = 16 * 1024  # of results that are on their way past the caches
 
@@ -276,7 +276,7 @@ class SpreadLaunch(LineLaunch[SpreadPlan]):
         vectors = -(-grid.x_unit * self.x.phases.result_step // (self.lanes * period)) * period
         reduce, channels = self.plan.reduce_channels, len(plan.panels) / blocks
         masked = self.plan.isa.masked
-        row, line, plane = _MASKED if masked else _BY_CALLS
+        row, line, plane = _MASKED if masked else _UNMASKED
         if self.x.result_size % self.lanes and not masked:
             row += _PIECES
         storing = plan.row_phases * (row + _STORE * vectors * self.result_distance)
