@@ -173,13 +173,15 @@ class Var:
 class Emitter:
     """One function under construction."""
 
-    def __init__(self, module: Any, name: str, arguments: Sequence[Any], *, internal: bool = False) -> None:
+    def __init__(
+        self, module: Any, name: str, arguments: Sequence[Any], *, internal: bool = False, inline: bool = False
+    ) -> None:
         self.module = module
         self.function = ir.Function(module, ir.FunctionType(VOID, list(arguments)), name)
         self.function.attributes.add("nounwind")
         if internal:
             self.function.linkage = "internal"
-            self.function.attributes.add("noinline")
+            self.function.attributes.add("alwaysinline" if inline else "noinline")
         self.entry = self.function.append_basic_block("entry")
         body = self.function.append_basic_block("body")
         self.b = IRBuilder(body)
@@ -316,7 +318,8 @@ class Emitter:
         return self.b.if_else(condition)
 
     def call(self, function: Any, *arguments: Any) -> None:
-        self.b.call(function, [a.value if isinstance(a, Int | Ptr) else self.raw(a) for a in arguments])
+        raw = [a.value if isinstance(a, Int | Ptr) else self.raw(a) if isinstance(a, int) else a for a in arguments]
+        self.b.call(function, raw)
 
     # -- vectors
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from unstride.codegen import ir
-from unstride.codegen.emit import F16, F32, F64, I16, I32, VOID, Emitter, Int, Ptr, mangle, vector
+from unstride.codegen.emit import F16, F32, F64, I16, I32, I64, PTR, VOID, Emitter, Int, Ptr, mangle, vector
 from unstride.plan.machine import ISA, LINE_BYTES
 
 __all__ = ["Numbers", "constant"]
@@ -86,35 +86,44 @@ class Numbers:
     def store_between(self, target: Ptr, offset: int, value: Any, low: Int, high: Int) -> None:
         """The elements of a computed vector at `offset` that lie in [low, high), rounded."""
         e, rounded = target.e, self.narrow(target.e, value)
-        first, end = low - offset, high - offset
-        if self.isa.masked:
-            if self._integer is not None:
-                rounded = e.b.bitcast(rounded, vector(self._integer, self.lanes))
-            name = f"llvm.masked.store.{mangle(rounded.type)}.p0"
-            place = (target.as_type(self.stored) + offset).value
-            e.intrinsic(name, VOID, (rounded, place, ir.Constant(I32, 1), self._lanes_between(e, first, end)))
+        if not self.isa.masked:
+            e.call(self._store_part(e.module), target, offset, rounded, low, high)
             return
-        whole = target.as_type(self.stored)
-        with e.either(e.b.and_(first <= 0, end >= self.lanes)) as (then, otherwise):
-            with then:
-                whole.store(offset, rounded)
-            with otherwise:
-                self._store_in_pieces(whole + offset, rounded, e.max(first, 0), e.min(end, self.lanes))
+        if self._integer is not None:
+            rounded = e.b.bitcast(rounded, vector(self._integer, self.lanes))
+        name = f"llvm.masked.store.{mangle(rounded.type)}.p0"
+        place = (target.as_type(self.stored) + offset).value
+        lanes = self._lanes_between(e, low - offset, high - offset)
+        e.intrinsic(name, VOID, (rounded, place, ir.Constant(I32, 1), lanes))
 
-    def _store_in_pieces(self, target: Ptr, value: Any, first: Int, end: Int) -> None:
-        """Halves, quarters ... of a vector, from a copy on the stack. AVX2 has stores under a mask, but on some
-        processors each takes twenty cycles."""
-        e, count = target.e, end - first
-        copy, at = e.stack(value.type).as_type(self.stored), e.var(first)
-        copy.store(0, value)
-        with e.when(count > 0):
-            piece = self.lanes // 2
-            while piece:
-                with e.when((count & piece).differs(0)):
-                    lanes = piece if piece > 1 else 0
-                    target.store(at.get(), copy.load(at.get(), lanes))
-                    at.set(at.get() + piece)
-                piece //= 2
+    def _store_part(self, module: Any) -> Any:
+        """part(target, offset, vector, low, high): as `store_between`, at once or as halves, quarters ... of it.
+
+        AVX2 has stores under a mask, but on some processors each takes twenty cycles.
+        """
+        name, lanes = f"part_{self.dtype}", self.lanes
+        if known := module.globals.get(name):
+            return known
+        typ = vector(self.stored, lanes)
+        e = Emitter(module, name, [PTR, I64, typ, I64, I64], internal=True, inline=True)
+        offset, value = e.arg_int(1), e.function.args[2]
+        target = e.arg_ptr(0, self.stored) + offset
+        first, end = e.max(e.arg_int(3) - offset, 0), e.min(e.arg_int(4) - offset, lanes)
+        count, at = end - first, e.var(first)
+        with e.either(count.equals(lanes)) as (then, otherwise):
+            with then:
+                target.store(0, value)
+            with otherwise, e.when(count > 0):
+                copy = e.stack(typ).as_type(self.stored)
+                copy.store(0, value)
+                piece = lanes // 2
+                while piece:
+                    with e.when((count & piece).differs(0)):
+                        target.store(at.get(), copy.load(at.get(), piece if piece > 1 else 0))
+                        at.set(at.get() + piece)
+                    piece //= 2
+        e.ret()
+        return e.function
 
     @property
     def _integer(self) -> Any:

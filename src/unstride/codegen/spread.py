@@ -242,7 +242,7 @@ class _Rows:
         target = self.target + t
         inside = t + len(done) * lanes <= self.high
         # A row that starts with another phase than the first starts with its first element.
-        low = e.int(0)
+        low, high = e.int(0), self.high - t
         if self.rotation == 0:
             inside, low = e.b.and_(t >= self.low, inside), self.low - t
         with e.either(inside) as (then, otherwise):
@@ -251,7 +251,7 @@ class _Rows:
                     numbers.store(target, i * lanes, value)
             with otherwise:
                 for i, value in enumerate(done):
-                    numbers.store_between(target, i * lanes, value, low, self.high - t)
+                    numbers.store_between(target, i * lanes, value, low, high)
 
 
 class _Permuted:

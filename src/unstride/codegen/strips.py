@@ -32,8 +32,12 @@ def in_vectors(e: Emitter, count: Int, lanes: int) -> Iterator[tuple[Int, int]]:
     start = e.int(0)
     for width in sorted({lanes, min(4, lanes)}, reverse=True):
         whole = count & -width
-        for i in e.range(start, whole, width):
-            yield i, width
+        if 2 * width == lanes:  # at most one is left
+            with e.when((count & width).differs(0)):
+                yield start, width
+        else:
+            for i in e.range(start, whole, width):
+                yield i, width
         start = whole
     for i in e.range(start, count):
         yield i, 0

@@ -36,29 +36,27 @@ loop:
   br i1 %v8, label %loop, label %done
 done:
   %v9 = and i64 %a2, -4
-  %v10 = icmp slt i64 %v1, %v9
-  br i1 %v10, label %loop.2, label %done.2
-loop.2:
-  %v11 = phi i64 [%v1, %done], [%v15, %loop.2]
-  %v12 = getelementptr float, ptr %a1, i64 %v11
+  %v10 = and i64 %a2, 4
+  %v11 = icmp ne i64 %v10, 0
+  br i1 %v11, label %then, label %after
+then:
+  %v12 = getelementptr float, ptr %a1, i64 %v1
   %v13 = load <4 x float>, ptr %v12, align 4
-  %v14 = getelementptr float, ptr %a0, i64 %v11
+  %v14 = getelementptr float, ptr %a0, i64 %v1
   store <4 x float> %v13, ptr %v14, align 4
-  %v15 = add nsw i64 %v11, 4
-  %v16 = icmp slt i64 %v15, %v9
-  br i1 %v16, label %loop.2, label %done.2
+  br label %after
+after:
+  %v15 = icmp slt i64 %v9, %a2
+  br i1 %v15, label %loop.2, label %done.2
+loop.2:
+  %v16 = phi i64 [%v9, %after], [%v20, %loop.2]
+  %v17 = getelementptr float, ptr %a1, i64 %v16
+  %v18 = load float, ptr %v17, align 4
+  %v19 = getelementptr float, ptr %a0, i64 %v16
+  store float %v18, ptr %v19, align 4
+  %v20 = add nsw i64 %v16, 1
+  %v21 = icmp slt i64 %v20, %a2
+  br i1 %v21, label %loop.2, label %done.2
 done.2:
-  %v17 = icmp slt i64 %v9, %a2
-  br i1 %v17, label %loop.3, label %done.3
-loop.3:
-  %v18 = phi i64 [%v9, %done.2], [%v22, %loop.3]
-  %v19 = getelementptr float, ptr %a1, i64 %v18
-  %v20 = load float, ptr %v19, align 4
-  %v21 = getelementptr float, ptr %a0, i64 %v18
-  store float %v20, ptr %v21, align 4
-  %v22 = add nsw i64 %v18, 1
-  %v23 = icmp slt i64 %v22, %a2
-  br i1 %v23, label %loop.3, label %done.3
-done.3:
   ret void
 }
