@@ -72,6 +72,7 @@ def emit_padded(module: Any, numbers: Numbers) -> Any:
     Rows are `pitch` elements apart in the target, and whole; in the source `stride`, and its element 0 need not exist.
     For numbers that can be loaded under a mask.
     """
+    under_mask = _emit_under_mask(module, numbers)
     e = Emitter(module, "padded", [PTR, PTR, *(I64,) * 5], internal=True)
     target = e.arg_ptr(0, numbers.computed, noalias=True)
     source = e.arg_ptr(1, numbers.stored, noalias=True)
@@ -79,17 +80,28 @@ def emit_padded(module: Any, numbers: Numbers) -> Any:
     lanes = numbers.lanes
     for row in e.range(rows):
         to, line = target + row * pitch, source + row * stride
-        # Where a mask has to be computed, only around the ends.
-        first = pitch if numbers.isa.masked else e.min((low + (lanes - 1)) & -lanes, pitch)
-        for i in e.range(0, first, lanes):
-            to.store(i, numbers.load_between(line + i, low - i, high - i))
         if numbers.isa.masked:
+            e.call(under_mask, to, line, low, high, 0, pitch)
             continue
+        # Where a mask has to be computed, only around the ends.
+        first = (low + (lanes - 1)) & -lanes
+        e.call(under_mask, to, line, low, high, 0, first)
         end = e.max(high & -lanes, first)
         for i in e.range(first, end, lanes, inner=True):
             to.store(i, numbers.load(line, i, lanes))
-        for i in e.range(end, pitch, lanes):
-            to.store(i, numbers.load_between(line + i, low - i, high - i))
+        e.call(under_mask, to, line, low, high, end, pitch)
+    e.ret()
+    return e.function
+
+
+def _emit_under_mask(module: Any, numbers: Numbers) -> Any:
+    """under_mask(target, source, low, high, start, stop): elements [low, high) in zeros, of the vectors from start to
+    stop."""
+    e = Emitter(module, "under_mask", [PTR, PTR, *(I64,) * 4], internal=True, inline=True)
+    target, source = e.arg_ptr(0, numbers.computed), e.arg_ptr(1, numbers.stored)
+    low, high, start, stop = (e.arg_int(i) for i in (2, 3, 4, 5))
+    for i in e.range(start, stop, numbers.lanes):
+        target.store(i, numbers.load_between(source + i, low - i, high - i))
     e.ret()
     return e.function
 

@@ -24,6 +24,7 @@ _CALL = 60.0  # cycles of one call of the inner loop, and of listing the planes 
 _FILL, _TRANSPOSED, _STORE = 5.0, 10.0, 10.0  # cycles of a vector on its way into the strip, and to the result
 _MOST_TILES = 224  # of a unit: few large units read the weights seldom
 _IMAGES = (2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 48, 64)  # of a unit, if one has few tiles
+_PIECES = 12  # of a single line of tiles: so many numbers of them are tried
 _MOST_SCRATCH = 8 * 2**20 - 2**17  # of one thread
 _LOW = 0.65  # what a tile of half the height takes
 _NEARER = 1.5  # how much faster than memory the last cache is
@@ -188,8 +189,10 @@ class WinogradLaunch(LaunchBuilder):
         least, most = -(-least // self._spread), max(1, _MOST_TILES // self._spread)
         room = self.machine.l2_bytes // (self._tile_bytes * self._spread)
         x_tiles = even_share(tiles_x, min(most, max(least, room)))
+        widths = sorted({x_tiles, *self._lines(x_tiles, most)}) if tiles_v == 1 else [x_tiles]
         heights = {min(v, tiles_v) for v in range(1, 7)} | {-(-tiles_v // pieces) for pieces in range(1, 17)}
-        shapes = [(1, v, x_tiles) for v in sorted({even_share(tiles_v, height) for height in heights})]
+        rows = sorted({even_share(tiles_v, height) for height in heights})
+        shapes = [(1, v, x) for v in rows for x in widths]
         shapes += [
             (images, tiles_v, x_tiles) for images in dict.fromkeys(min(n, self.batch) for n in _IMAGES) if images > 1
         ]
@@ -197,6 +200,17 @@ class WinogradLaunch(LaunchBuilder):
         for images, v, x in fitting or [min(shapes, key=lambda shape: abs(prod(shape) - least))]:
             count = -(-self.batch // images) * -(-tiles_v // v) * -(-tiles_x // x) * self.outer_positions
             yield Units(images, v, x, count)
+
+    def _lines(self, x_tiles: int, most: int) -> Iterator[int]:
+        """Pieces of a single line of tiles, up to those of which only one point stays in L2: where weights come from
+        memory for every piece, few and large ones are best, and as many for one thread as for the other."""
+        tiles, rows = self._tiles_by_axis()[1], self.winograd.direct.tile.rows
+        room = self.machine.l2_bytes // 2 * self.winograd.points // (self._tile_bytes * self._spread)
+        widest = min(most, max(x_tiles, room))
+        least = -(-tiles // widest)
+        for pieces in range(least, min(least + _PIECES, -(-tiles // x_tiles) + 2)):
+            even = -(-tiles // pieces)
+            yield from (width for width in (even, round_up(even, rows)) if width <= widest)
 
     @property
     def _weights_bytes(self) -> int:
