@@ -183,9 +183,17 @@ def emit_transpose(module: Any, name: str, numbers: Numbers, *, widen: bool) -> 
         return e.b.and_(rows >= size, columns >= size)
 
     def by_element() -> None:
-        for r in e.range(rows):
-            for c in e.range(columns):
-                store(target + (c * target_pitch + r), load(source + (r * source_pitch + c), 0))
+        # One channel lies the same in either order.
+        one_column = e.b.and_(columns.equals(1), source_pitch.equals(1))
+        one_row = e.b.and_(rows.equals(1), target_pitch.equals(1))
+        with e.either(e.b.or_(one_column, one_row)) as (then, otherwise):
+            with then:
+                for i, lanes in in_vectors(e, rows * columns, numbers.lanes):
+                    store(target + i, load(source + i, lanes))
+            with otherwise:
+                for r in e.range(rows):
+                    for c in e.range(columns):
+                        store(target + (c * target_pitch + r), load(source + (r * source_pitch + c), 0))
 
     _first_that_fits(e, [size for size in (numbers.lanes, 4) if size <= numbers.lanes], fits, block, by_element)
     e.ret()
