@@ -45,7 +45,8 @@ class LineArgs(IntEnum):
     WEAVE = 12  # 1 if the second half of the rows is the other phase of the first, to be woven in
     NEXT = 13  # of a bare line: what will be filled in next, channels so many elements apart
     NEXT_PITCH = 14
-    SIZE = 15
+    NEXT_SHARE = 15  # minus the number of lines that share what there is to fetch, a power of two
+    SIZE = 16
 
 
 @dataclass(frozen=True)
@@ -176,9 +177,10 @@ class Line:
     def _fetch(self, x: Int, c: Int, vectors: int) -> None:
         """While these are multiplied, what follows them in the source comes in."""
         e, args, stored = self.e, self.args, self.numbers.stored
-        line = e.ptr(args.int(LineArgs.NEXT), stored) + (c * args.int(LineArgs.NEXT_PITCH) + x)
+        channel = c & args.int(LineArgs.NEXT_SHARE)
+        line = e.ptr(args.int(LineArgs.NEXT), stored) + (channel * args.int(LineArgs.NEXT_PITCH) + x)
         for v in range(0, vectors * self.lanes, LINE_BYTES // size_of(stored)):
-            e.fetch(line + v)
+            e.fetch(line + v, near=False)
 
     def _woven(self, first: list[Any], second: list[Any]) -> list[Any]:
         """Two phases of one channel, element by element in turn."""

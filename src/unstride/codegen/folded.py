@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from unstride.codegen import ir
 from unstride.codegen.across import AcrossDriver, AcrossFamily, Line, LineArgs, line_tables
 from unstride.codegen.activation import activate, slope_vector
-from unstride.codegen.emit import I64, PTR, Callee, Emitter, Int, Ptr, vector
+from unstride.codegen.emit import I64, PTR, Callee, Emitter, Int, Ptr, size_of, vector
 from unstride.codegen.numbers import Numbers, constant
 from unstride.plan.across import OVERRUN, SLACK
 from unstride.plan.job import Job, Panel, VRange
@@ -107,8 +107,9 @@ class _Driver(AcrossDriver):
         e.call(self.zero, end, e.int(SLACK * self.numbers.lanes))
 
     def _fetch_rows(self, image: Int, v: Int, last: Any) -> None:
-        """Let the first panel fetch what is filled in next, of the first plane, while it multiplies: the rows from v
-        on, or at the end of a box the first row of the box beside it."""
+        """Let the first panels fetch what is filled in next, of the first plane, while they multiply: the rows from v
+        on, or at the end of a box the first row of the box beside it. One panel alone would ask for more than memory
+        can bring."""
         e = self.e
         beside = e.b.and_(last, self.get(Job.X_BLOCKS) > 1)
         row, column = e.max(self.source_v, 0), self.source_x + self.get(Job.X_UNIT)
@@ -117,6 +118,7 @@ class _Driver(AcrossDriver):
         source = source + (self.plane_offsets.int(0) + first)
         self.line_args.store(LineArgs.NEXT, e.b.ptrtoint(source.value, I64))
         self.line_args.store(LineArgs.NEXT_PITCH, self.get(Job.SOURCE_C_STRIDE))
+        self.line_args.store(LineArgs.NEXT_SHARE, 0 - self.get(Job.FETCH_SHARE))
 
     def _multiply(self, first: Int, count: Int, group: Int) -> None:
         """The products of so many source rows, into one group of the ring."""
@@ -124,6 +126,7 @@ class _Driver(AcrossDriver):
         for row in e.range(count):
             self.row_places.store(first - self.source_v + row, group + row * self.row_pitch)
         self.line_args.store(LineArgs.COUNT, count * self.row_pitch)
+        fetching = e.var(self.get(Job.FETCH_SHARE))  # panels that still fetch
         for panel in self.panels():
             _, alive = self.result_offset(panel)
             with e.when(alive.differs(0)):
@@ -134,8 +137,15 @@ class _Driver(AcrossDriver):
                 self.line_args.store(LineArgs.RESULT, e.b.ptrtoint(result.value, I64))
                 function = Ptr(e, e.module.globals["lines"], PTR).load(panel.int(Panel.COLUMNS))
                 e.call(Callee(function), self.line_args)
-                self.line_args.store(LineArgs.NEXT_PITCH, e.int(0))
-                self.line_args.store(LineArgs.NEXT, self.line_args.int(LineArgs.RESULT))
+                fetching.set(fetching.get() - 1)
+                self._fetch_next_channels(fetching.get() > 0)
+
+    def _fetch_next_channels(self, more: Any) -> None:
+        """What the next panel fetches: the channels after those of this one, or nothing but what is there."""
+        e, args, size = self.e, self.line_args, size_of(self.numbers.stored)
+        following = args.int(LineArgs.NEXT) + args.int(LineArgs.NEXT_PITCH) * size
+        args.store(LineArgs.NEXT, e.select(more, following, args.int(LineArgs.RESULT)))
+        args.store(LineArgs.NEXT_PITCH, e.select(more, args.int(LineArgs.NEXT_PITCH), 0))
 
     def _list_alive(self, panel: Ptr) -> Int:
         """The taps of a product are the planes that exist."""

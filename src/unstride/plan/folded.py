@@ -246,4 +246,5 @@ class FoldedLaunch(LineLaunch[FoldedPlan]):
             Job.RING_ROWS: ring.rows,
             Job.RING_GROUPS: ring.groups,
             Job.RING_PITCH: ring.pitch,
+            Job.FETCH_SHARE: max(share for share in (1, 2, 4, 8) if share <= len(self.across.panels)),
         }

@@ -123,6 +123,7 @@ class Job(_Field):
     RING_ROWS = auto()  # in overlap-add, too: source rows whose products are made at a time
     RING_GROUPS = auto()
     RING_PITCH = auto()
+    FETCH_SHARE = auto()  # panels that share fetching what is filled in next, a power of two
     KERNEL_ROWS = auto()  # lines of products of a source row, and of each of its outer phases
     INSIDE_LOW = auto()  # row by row: positions along x whose taps and results all exist
     INSIDE_HIGH = auto()
