@@ -59,6 +59,21 @@ REASONS = (
         "what may be read where it lies is copied, and the other way round; checked for tiles of two vectors",
     ),
     (
+        "* padded",
+        "end = e.max(high & -lanes, first)",
+        "vectors in the middle are loaded under a mask, too, or those of a short row twice",
+    ),
+    (
+        "* padded",
+        "first = (low + (lanes - 1)) & -lanes",
+        "the first vector is loaded under a mask even if it is whole",
+    ),
+    (
+        "* under_mask",
+        "for i in e.range(start, stop, numbers.lanes):",
+        "a vector too many is filled again, with the middle or the next row, or lies in the room behind the strip",
+    ),
+    (
         "across* line_*",
         "left = (count - whole + (self.lanes - 1)) // self.lanes",
         "a vector too many lies behind the line, or is moved back and computes the same sums again",
