@@ -50,7 +50,8 @@ class Family:
 
 
 _DENSE = ((1, 3, 5), (1, 5, 33), (1, 2, 16), (1, 7, 17), (1, 16, 24), (1, 4, 48), (2, 3, 20), (1, 33, 70), (1, 9, 8))
-# Two vectors of columns, or four. Deep ones: a strip padded against cache conflicts, and pixels never read in place.
+# Two vectors of columns, or four, the last one cut anywhere; few columns, whose phases are merged. Deep ones: a strip
+# padded against cache conflicts, and pixels never read in place.
 _EVEN = ((1, 3, 20), (1, 5, 32), (1, 2, 29), (1, 7, 17), (1, 16, 24), (1, 4, 64), (2, 3, 20), (1, 33, 60), (1, 9, 18))
 _EVEN_DEEP = (
     *_EVEN,
