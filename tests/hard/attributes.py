@@ -23,8 +23,9 @@ _NESTED = [[1, 1], [1, 1]]
 VALUES = [*HOSTILE, (), "", [2] * 3, [2] * 40, [1] * 10**5, _NESTED, [[]], -(2**63), [2**64] * 2, float("-inf"), "nan"]
 
 
-def fault(kind: Any, attributes: dict[str, Any]) -> str:
-    """What is wrong with the answer to these attributes; empty if nothing is."""
+def fault(kind: Any, attributes: dict[str, Any], tries: int = 3) -> str:
+    """What is wrong with the answer to these attributes; empty if nothing is. A core that is shared with another
+    machine's work may be slow for a while, but not each of several times."""
     start = time.thread_time()
     try:
         operator = kind(**attributes)
@@ -37,7 +38,11 @@ def fault(kind: Any, attributes: dict[str, Any]) -> str:
     except Exception as error:
         return f"{_call(kind, attributes)}: {type(error).__name__}: {error}"
     seconds = time.thread_time() - start
-    return f"{_call(kind, attributes)}: took {1e3 * seconds:.0f} ms" if seconds > SECONDS else ""
+    if seconds <= SECONDS:
+        return ""
+    return (
+        fault(kind, attributes, tries - 1) if tries > 1 else f"{_call(kind, attributes)}: took {1e3 * seconds:.0f} ms"
+    )
 
 
 def unnamed(kind: Any, left: dict[str, Any], name: str, parameter: inspect.Parameter) -> str:
