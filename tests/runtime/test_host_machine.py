@@ -83,3 +83,11 @@ def test_the_machine_is_known_without_llvm(child: object) -> None:
     assert callable(child)
     ask = "import sys; from unstride.runtime.machine import host; host(); print('llvmlite' in sys.modules)"
     assert child(ask) == "False"
+
+
+@pytest.mark.parametrize(("family", "passes"), [("25", 2), ("26", 1)])
+def test_zen_4_takes_wide_vectors_in_two_passes(family: str, passes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    says = {"vendor_id": "AuthenticAMD", "cpu family": family}
+    monkeypatch.setattr(machine, "_first_processor", lambda: says)
+    assert machine._pace(AVX512) == passes
+    assert machine._pace(AVX2) == 1

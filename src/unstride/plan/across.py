@@ -14,7 +14,7 @@ from itertools import product
 
 from unstride.plan.direct import DirectPlan, PanelSource, plan_direct
 from unstride.plan.job import Panel
-from unstride.plan.machine import ISA
+from unstride.plan.machine import ISA, Machine
 from unstride.plan.phases import ONE_ROW, Phase, Tap, phases_of
 from unstride.plan.tables import Interned
 from unstride.problem import Structure
@@ -70,12 +70,12 @@ def vector_count(isa: ISA, rows: int) -> int:
     return min(8 if isa.registers == 32 else 6, max(by_line, by_weights))
 
 
-def line_cycles(isa: ISA, rows: int, vectors: int) -> float:
+def line_cycles(machine: Machine, rows: int, vectors: int) -> float:
     """Cycles of one step of a line of so many vectors. Small tiles wait, for their loads or their own last sums."""
-    widest = vector_count(isa, rows)
+    widest = vector_count(machine.isa, rows)
     last = vectors % widest
     widths = [widest] * (vectors // widest) + [w for w in (*LAST_WIDTHS, widest) if w >= last][:1] * (last > 0)
-    return sum(max(rows * w / 2, (rows + w) / 2, 4.0) for w in widths)
+    return sum(max(machine.pace * rows * w / 2, machine.pace * (rows + w) / 2, 4.0) for w in widths)
 
 
 def plan_across(structure: Structure, isa: ISA) -> AcrossPlan | None:

@@ -111,7 +111,7 @@ class AcrossLaunch(LineLaunch[AcrossPlan]):
     def _line_cycles(self, vectors: int) -> float:
         """Cycles of one line through all panels."""
         heights = self._steps_by_height.items()
-        return sum(steps * line_cycles(self.plan.isa, height, vectors) for height, steps in heights)
+        return sum(steps * line_cycles(self.machine, height, vectors) for height, steps in heights)
 
     def _strip_room(self, v: int, x: int) -> int:
         rows = self.v.phases.source_step * (v - 1) + self.v.phases.span

@@ -52,6 +52,16 @@ SCALE = {
         "winograd": 1.04,
         "across": 0.89,
     },
+    "avx512 in 2 passes": {
+        "banded": 0.97,
+        "clipped": 0.97,
+        "overlap": 0.92,
+        "folded": 0.91,
+        "spread": 1.25,
+        "rows": 0.8,
+        "winograd": 1.04,
+        "across": 0.92,
+    },
     "avx2": {
         "banded": 0.97,
         "clipped": 0.83,
@@ -165,7 +175,7 @@ class Plans:
         return self._cheapest(problem, machine, self.preferred(machine))
 
     def _cheapest(self, problem: Problem, machine: Machine, usual: str) -> str:
-        scale = SCALE.get(self.isa.name, {})
+        scale = SCALE.get(machine.kind, {})
         prices = {kind: price * scale.get(kind, 1.0) for kind, price in self.prices(problem, machine).items()}
 
         def effort(kind: str) -> float:

@@ -148,6 +148,8 @@ class Cut:
         if plan.banded:
             regions, tiles, full = self._band_tiles(grid, nv * nx)
         products = full * tile.rows * weights / (2 * tile.lanes)
+        if not plan.depthwise:  # whose loads take longer anyway
+            products *= self.machine.pace
         streamed = weights * share * self.compute_bytes / STREAM
         if weights * self.compute_bytes <= self.machine.l2_bytes / 2:
             streamed /= max(1, tasks // blocks // self.threads)  # read once, used by every unit that follows

@@ -221,7 +221,7 @@ class FoldedLaunch(LineLaunch[FoldedPlan]):
     def _line_cycles(self, panel: tuple[int, ...], vectors: int) -> float:
         """Cycles of one line of products of a panel."""
         steps = panel[Panel.RUN] * panel[Panel.OUTER_COUNT]
-        return _CALL + 1.05 * steps * line_cycles(self.plan.isa, panel[Panel.COLUMNS], vectors)
+        return _CALL + 1.05 * steps * line_cycles(self.machine, panel[Panel.COLUMNS], vectors)
 
     def _scratch(self, grid: Grid) -> dict[Job, int]:
         plan, ring = self.across, self._ring(grid)

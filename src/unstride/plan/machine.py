@@ -40,10 +40,16 @@ ISAS = {isa.name: isa for isa in (SSE2, AVX2, AVX512, NEON)}
 
 @dataclass(frozen=True)
 class Machine:
-    """An ISA, the cores this process may use, and the private caches of one core."""
+    """An ISA, the cores this process may use, the private caches of one core, and the width of its units."""
 
     isa: ISA
     cores: int
     l1_bytes: int = 32 * 1024
     l2_bytes: int = 512 * 1024
     last_bytes: int = 32 * 2**20  # of a shared cache, as most machines have it
+    pace: int = 1  # passes that a vector needs through the units of a core: 2 where these are half as wide
+
+    @property
+    def kind(self) -> str:
+        """What measured prices belong to."""
+        return self.isa.name if self.pace == 1 else f"{self.isa.name} in {self.pace} passes"

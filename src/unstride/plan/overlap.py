@@ -139,7 +139,7 @@ class OverlapLaunch(LaunchBuilder):
         pixels = self._strip_pixels(*box) // len(plan.planes)
         turns = -(-self._source_rows(grid.v_unit) // self._rows_at_once(*box))
         tiles = turns * -(-pixels // (turns * tile.rows))
-        products = tiles * tile.rows * plan.packed_elements / blocks / (2 * lanes)
+        products = tiles * tile.rows * plan.packed_elements / blocks / (2 * lanes) * self.machine.pace
         products += 70.0 * tiles * len(plan.panels) / blocks
         streamed = plan.packed_elements / blocks * self.compute_bytes / STREAM
         if plan.packed_elements / blocks * self.compute_bytes <= self.machine.l2_bytes / 2:
@@ -147,6 +147,7 @@ class OverlapLaunch(LaunchBuilder):
         kernel = (1, *self.problem.kernel)[-2:]
         rounds = len(plan.flush_ends) * len(plan.outer_phases) / blocks
         folding = pixels * kernel[0] * (_FOLD + _FOLD_VECTOR * kernel[1] * self.problem.co / lanes) * rounds
+        folding *= self.machine.pace
         channels = plan.reduce_channels * self.problem.groups
         filling = 0.0 if plan.in_place else self._strip_pixels(*box) * channels * 5 / lanes
         filling += self._finding_pages(grid.images, self._strip_bytes(*box))

@@ -289,7 +289,8 @@ class WinogradLaunch(LaunchBuilder):
         plan, direct, lanes = self.winograd, self.plan, self.plan.tile.lanes
         rows, tiles = direct.tile.rows, self._tiles
         swept = self._rows(units)
-        products = swept * plan.v.outputs * plan.x.outputs * direct.packed_elements / (2 * lanes) / plan.gain
+        products = swept * plan.v.outputs * plan.x.outputs * direct.packed_elements / plan.gain
+        products *= self.machine.pace / (2 * lanes)
         products += _CALL * len(plan.panels) * plan.points * (units.count + swept / rows)
         channels = plan.planes * direct.reduce_channels * self.problem.groups
         width = sum(panel[Panel.VECTORS] for panel in direct.panels)

@@ -23,7 +23,9 @@ def host() -> Machine:
 
     `UNSTRIDE_ISA` (sse2, avx2, avx512) chooses a narrower instruction set; one the processor lacks is refused.
     """
-    return Machine(_isa(), usable_cores(), _cache_bytes(1, 32 * 1024), _cache_bytes(2, 512 * 1024))
+    isa = _isa()
+    caches = _cache_bytes(1, 32 * 1024), _cache_bytes(2, 512 * 1024)
+    return Machine(isa, usable_cores(), *caches, pace=_pace(isa))
 
 
 def usable_cores() -> int:
@@ -35,15 +37,23 @@ def usable_cores() -> int:
 @cache
 def cpu_features() -> frozenset[str]:
     """What the kernel says the processor can do (`flags` on x86, `Features` on ARM); empty if it does not say."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
-            for line in lines:
-                name, _, value = line.partition(":")
-                if name.strip() in ("flags", "Features"):
-                    return frozenset(value.split())
-    except OSError:
-        pass
-    return frozenset()
+    says = _first_processor()
+    return frozenset((says.get("flags") or says.get("Features") or "").split())
+
+
+@cache
+def _first_processor() -> dict[str, str]:
+    """What the kernel says of the first processor, as far as it says anything."""
+    block = _read(Path("/proc/cpuinfo")).split("\n\n")[0]
+    fields = (line.partition(":") for line in block.splitlines())
+    return {name.strip(): value.strip() for name, _, value in fields}
+
+
+def _pace(isa: ISA) -> int:
+    """Zen 4 has vectors of AVX-512 pass its units in two halves."""
+    processor = _first_processor()
+    halves = (processor.get("vendor_id"), processor.get("cpu family")) == ("AuthenticAMD", "25")
+    return 2 if isa is AVX512 and halves else 1
 
 
 def _isa() -> ISA:
