@@ -16,6 +16,7 @@ from unstride.codegen.activation import activate, slope_vector
 from unstride.codegen.emit import I8, I64, PTR, Emitter, Int, Ptr, function_table, int_table, size_of, vector
 from unstride.codegen.numbers import Numbers, constant
 from unstride.plan.machine import LINE_BYTES
+from unstride.plan.winograd import even_heights
 
 __all__ = ["MOST_ROWS", "TileArgs", "TileFamily", "TileKind"]
 
@@ -66,8 +67,8 @@ class TileKind:
 
         Rows in between are doubled up: that costs less than the time to compile every height.
         """
-        if self.regular:  # the last tile of a sweep may run over, so two heights are enough
-            return (self.most_rows // 2, self.most_rows) if vectors == self.most_vectors else (self.most_rows,)
+        if self.regular:  # a sweep is cut evenly, so lower tiles than half the height are rare
+            return even_heights(self.most_rows) if vectors == self.most_vectors else (self.most_rows,)
         if self.bare and not self.accumulates:  # few calls are not whole
             return (self.most_rows // 2, self.most_rows)
         widest = vectors == self.most_vectors
@@ -110,7 +111,7 @@ class _Tile:
         self.width = vectors * self.lanes
         # Where products need registers of their own, those of a second step would push sums out.
         widest = vectors == kind.most_vectors or (kind.bare and not kind.accumulates)
-        self.unrolled = numbers.fused and rows == kind.most_rows and widest
+        self.unrolled = numbers.fused and (rows == kind.most_rows or kind.regular) and widest
         self.busy = self.unrolled and vectors == 1  # its loads leave little time for fetching ahead
         # What a turn of two steps fetches of the next tile's rows.
         self.in_one_line = self.busy or 2 * rows * size_of(numbers.computed) <= LINE_BYTES

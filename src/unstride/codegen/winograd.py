@@ -105,6 +105,9 @@ class _Driver(Box):
         self.columns = self.tile_columns * self.source_steps[1] + self.get(Job.EXTRA_X)
         self.row_pitch = self.columns * self.pixel_pitch
         self.tiles = self.images * self.tile_rows * self.spread[0] * self.tiles_in_row
+        # Blocks of tiles are as even as can be: a low one would wait for its own last sums.
+        self.blocks = (self.tiles + (self.family.rows - 1)) // self.family.rows
+        self.block_rows = (self.tiles + (self.blocks - 1)) // self.blocks
         lanes = self.numbers.lanes
         padded = (self.get(Job.CHANNELS) + (lanes - 1)) & -lanes
         # Rows a power of two apart would fall into one cache set.
@@ -229,8 +232,7 @@ class _Driver(Box):
 
     def _products(self, index: Int) -> Ptr:
         """Where the products of a panel are kept."""
-        most = self.family.rows
-        return self.products + index * ((self.tiles + (most - 1)) // most * (self.points * self.block_width))
+        return self.products + index * (self.blocks * (self.points * self.block_width))
 
     def _finish(self, panel: Ptr, products: Ptr) -> None:
         e = self.e
@@ -253,8 +255,8 @@ class _Driver(Box):
         products = products + point * self.block_width
         with e.either(self._vanishes(panel, point)) as (then, otherwise):
             with then:
-                for first in e.range(0, self.tiles, self.family.rows):
-                    e.call(self.zero, products + self._block_of(first), e.int(self.block_width))
+                for block in e.range(self.blocks):
+                    e.call(self.zero, products + self._block(block), e.int(self.block_width))
             with otherwise:
                 self.tile_args.store(TileArgs.TAP_COUNT, self._list_planes(panel, point, step))
                 self.tile_args.store(TileArgs.WEIGHTS, weights + point * outer_count * step * size)
@@ -266,9 +268,9 @@ class _Driver(Box):
         planes = panel.int(Panel.OUTER_COUNT) * self.residues[0] * self.residues[1]
         needed = planes * panel.int(Panel.RUN) * panel.int(Panel.VECTORS) * self.numbers.isa.vector_bytes
         weights = self.get(Job.WEIGHTS) + panel.int(Panel.WEIGHTS) * size + point * needed
-        tiles = (self.tiles + (self.family.rows - 1)) // self.family.rows
         turns = planes * (panel.int(Panel.RUN) // 2)
-        return _Later(weights, turns, e.min((needed + (turns * tiles - 1)) // (turns * tiles), LINE_BYTES))
+        all_turns = turns * self.blocks
+        return _Later(weights, turns, e.min((needed + (all_turns - 1)) // all_turns, LINE_BYTES))
 
     def _vanishes(self, panel: Ptr, point: Int) -> Any:
         """The first point of an axis needs only the first tap, which this phase may lack."""
@@ -303,25 +305,27 @@ class _Driver(Box):
         return count.get()
 
     def _run_tiles(self, panel: Ptr, products: Ptr, later: _Later) -> None:
-        """Blocks of tiles as rows; the last block may run over into rows that hold nothing and are not used."""
-        e, most = self.e, self.family.rows
+        """Blocks of tiles as rows; each may run over into rows that are not used."""
+        e = self.e
         vectors = panel.int(Panel.VECTORS)
         self.tile_args.store(TileArgs.SOURCES + 3, later.by_turn)
-        for first in e.range(0, self.tiles, most):
-            fetched = later.weights + first // most * later.turns * later.by_turn
-            self.tile_args.store(TileArgs.SOURCES + 2, fetched)
+        for block in e.range(self.blocks):
+            first = block * self.block_rows
+            self.tile_args.store(TileArgs.SOURCES + 2, later.weights + block * later.turns * later.by_turn)
             self.tile_args.store(TileArgs.SOURCES, _address(self.transformed + first * self.tile_pitch))
-            self.tile_args.store(TileArgs.RESULTS, _address(products + self._block_of(first)))
+            self.tile_args.store(TileArgs.RESULTS, _address(products + self._block(block)))
             widths = tuple(range(1, self.family.vectors + 1))
-            call_tile(e, self.tile_args, vectors, e.min(self.tiles - first, most), widths)
+            call_tile(e, self.tile_args, vectors, e.min(self.tiles - first, self.block_rows), widths)
 
     def _block_of(self, tile: Int) -> Int:
         """Where the products of a tile start: [block of tiles][point][tile of the block][column].
 
         A call of the inner loop writes one dense block, and the points of a tile lie at constant distances.
         """
-        most = self.family.rows
-        return (tile // most) * (self.points * self.block_width) + (tile % most) * self.width
+        return self._block(tile // self.block_rows) + (tile % self.block_rows) * self.width
+
+    def _block(self, block: Int) -> Int:
+        return block * (self.points * self.block_width)
 
     def _transform_back(self, panel: Ptr, offset: Int, products: Ptr) -> None:
         e, (by_v, by_x) = self.e, self._distances(panel)

@@ -33,7 +33,7 @@ from unstride.plan.machine import ISA
 from unstride.plan.phases import AxisPhases, Phase, Tap, phases_of
 from unstride.problem import Structure
 
-__all__ = ["IDENTITY", "RANGE_LIMIT", "Residues", "Transform", "WinogradPlan", "plan_winograd"]
+__all__ = ["IDENTITY", "RANGE_LIMIT", "Residues", "Transform", "WinogradPlan", "even_heights", "plan_winograd"]
 
 RANGE_LIMIT = 256.0  # largest value against the mean, beyond which a unit is computed directly
 # And infinity. With the first three, coefficients stay 0, +-1 and 1/2; the others are for the larger tiles of "fast".
@@ -110,6 +110,16 @@ def _roots(roots: list[Fraction], size: int) -> tuple[float, ...]:
     for root in roots:
         poly = [a - root * b for a, b in zip([Fraction(0), *poly], [*poly, Fraction(0)], strict=True)]
     return tuple(float(c) for c in poly) + (0.0,) * (size - len(poly))
+
+
+def even_heights(most: int) -> tuple[int, ...]:
+    """Heights of tiles of the inner loop that are compiled: what rows in blocks of about equal height need.
+
+    >>> even_heights(6), even_heights(14)
+    ((4, 5, 6), (8, 10, 12, 14))
+    """
+    step = 2 if most > 8 else 1
+    return tuple(range(-(-(most + 1) // (2 * step)) * step, most + 1, step))
 
 
 @dataclass(frozen=True)

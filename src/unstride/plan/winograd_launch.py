@@ -14,7 +14,7 @@ from unstride.plan.job import Job, Panel
 from unstride.plan.launch import Launch, LaunchBuilder
 from unstride.plan.machine import LINE_BYTES, Machine
 from unstride.plan.shares import even_share, kept_apart, largest, round_up
-from unstride.plan.winograd import WinogradPlan
+from unstride.plan.winograd import WinogradPlan, even_heights
 from unstride.problem import Problem
 
 __all__ = ["WinogradLaunch"]
@@ -26,7 +26,7 @@ _MOST_TILES = 224  # of a unit: few large units read the weights seldom
 _IMAGES = (2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 48, 64)  # of a unit, if one has few tiles
 _PIECES = 12  # of a single line of tiles: so many numbers of them are tried
 _MOST_SCRATCH = 8 * 2**20 - 2**17  # of one thread
-_LOW = 0.65  # what a tile of half the height takes
+_LOADS = 1.0  # rows in whose time a tile loads its weights
 _NEARER = 1.5  # how much faster than memory the last cache is
 
 
@@ -224,7 +224,7 @@ class WinogradLaunch(LaunchBuilder):
         return self.winograd.planes * self.winograd.points * row * self.compute_bytes
 
     def _rows(self, units: Units) -> float:
-        """Rows of all tiles of the inner loop, of which the last one of a unit may be low, or run over."""
+        """Rows of all tiles of the inner loop, which are of about the same height in a unit."""
         most, (tiles_v, tiles_x) = self.winograd.direct.tile.rows, self._tiles_by_axis()
         cuts = ((self.batch, units.images), (tiles_x, units.x_tiles))
         parts = [((size, whole // size), (whole % size, 1)) for whole, size in cuts]
@@ -234,9 +234,11 @@ class WinogradLaunch(LaunchBuilder):
         total = 0.0
         for sizes in product(*parts):
             times = prod(count for size, count in sizes if size)
-            full, rest = divmod(prod(size for size, _ in sizes) * self._spread, most)
-            total += times * (full + (0.0 if not rest else _LOW if 2 * rest <= most else 1.0)) * most
-        return total * self.outer_positions
+            tiles = prod(size for size, _ in sizes) * self._spread
+            blocks = -(-tiles // most)
+            height = next((h for h in even_heights(most) if h * blocks >= tiles), 0)
+            total += times * blocks * (height + _LOADS)
+        return total * self.outer_positions * most / (most + _LOADS)
 
     def _winograd_grid(self) -> Grid:
         units = self._best_units[1]
