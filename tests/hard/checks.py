@@ -87,6 +87,7 @@ FAMILIES = (
     Family("depthwise f32 nxc *", "direct", "NXC", channels=_DEPTHWISE),
     Family("across f32 *", "across", "NCX", "standard", _NARROW, weight=3),
     Family("winograd * f32 nxc *", "winograd", "NXC", "standard", _WINOGRAD, weight=2),
+    Family("whole maps * f32 nxc *", "whole", "NXC", "standard", _WINOGRAD, weight=2),
     Family("pack f32", "direct", "NXC", channels=_DENSE),
     Family("gradient dense f32 nxc *", "", "NXC", channels=_SUMMED, weight=3),
     Family("gradient dense f32 ncx *", "", "NCX", channels=_SUMMED, weight=3),

@@ -210,7 +210,7 @@ def test_weights_that_vanish_are_not_multiplied(tmp_path: Path, monkeypatch: pyt
     assert check() == ""
     monkeypatch.setenv("UNSTRIDE_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(store, "memory", {})
-    monkeypatch.setattr(winograd._Driver, "_vanishes", lambda self, panel, point: self.e.int(0).differs(0))
+    monkeypatch.setattr(winograd.WinogradDriver, "_vanishes", lambda self, panel, point: self.e.int(0).differs(0))
     assert "nan" in check()
 
 

@@ -11,6 +11,7 @@ from unstride.codegen.folded import FoldedFamily
 from unstride.codegen.rows import RowsFamily
 from unstride.codegen.spread import SpreadFamily
 from unstride.codegen.winograd import WinogradFamily
+from unstride.codegen.winograd_whole import WholeFamily
 from unstride.plan.across import AcrossPlan
 from unstride.plan.choose import Plan
 from unstride.plan.direct import DirectPlan
@@ -18,6 +19,7 @@ from unstride.plan.folded import FoldedPlan
 from unstride.plan.rows import RowsPlan
 from unstride.plan.spread import SpreadPlan
 from unstride.plan.winograd import WinogradPlan
+from unstride.plan.winograd_whole import WholePlan
 
 __all__ = ["Family", "family_of"]
 
@@ -26,6 +28,7 @@ Family = DirectFamily | WinogradFamily | AcrossFamily | FoldedFamily | SpreadFam
 _FAMILIES: dict[type, Callable[[Any, str], Family]] = {
     DirectPlan: DirectFamily.of,
     WinogradPlan: WinogradFamily.of,
+    WholePlan: WholeFamily.of,
     AcrossPlan: AcrossFamily.of,
     FoldedPlan: FoldedFamily.of,
     SpreadPlan: SpreadFamily.of,

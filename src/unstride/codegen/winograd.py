@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from unstride.codegen import ir
 from unstride.codegen.activation import activate, slope_vector
@@ -25,15 +25,16 @@ from unstride.codegen.winograd_guard import Guard
 from unstride.codegen.winograd_pack import both_sides, emit_winograd_pack
 from unstride.plan.job import X_RANGES, Job, Panel, VRange, XRange
 from unstride.plan.machine import LINE_BYTES
-from unstride.plan.winograd import Transform, WinogradPlan
+from unstride.plan.winograd import Matrix, Transform, WinogradPlan
 
-__all__ = ["WinogradFamily"]
+__all__ = ["Back", "Later", "WinogradDriver", "WinogradFamily"]
 
 
 @dataclass(frozen=True)
 class WinogradFamily:
     """What is compiled into one Winograd kernel."""
 
+    name: ClassVar[str] = "winograd"
     dtype: str
     isa_name: str
     channel_major: bool
@@ -52,7 +53,7 @@ class WinogradFamily:
     @property
     def key(self) -> str:
         layout = "ncx" if self.channel_major else "nxc"
-        return f"winograd {self.v}x{self.x} {self.dtype} {layout} {self.activation} {self.rows}x{self.vectors}"
+        return f"{self.name} {self.v}x{self.x} {self.dtype} {layout} {self.activation} {self.rows}x{self.vectors}"
 
     def build(self, numbers: Numbers) -> str:
         """The LLVM IR of the family: `run` and `pack`."""
@@ -60,12 +61,15 @@ class WinogradFamily:
         module.triple = numbers.isa.triple
         plain = TileKind(False, "none", True, self.rows, self.vectors, bare=True, regular=True)
         TileFamily(module, numbers, plain).emit()
-        _Driver(module, numbers, self).emit()
-        emit_winograd_pack(module, numbers, self.v, self.x)
+        self._emit_rest(module, numbers)
         return str(module)
 
+    def _emit_rest(self, module: Any, numbers: Numbers) -> None:
+        WinogradDriver(module, numbers, self).emit()
+        emit_winograd_pack(module, numbers, self.v, self.x)
 
-class _Driver(Box):
+
+class WinogradDriver(Box):
     def __init__(self, module: Any, numbers: Numbers, family: WinogradFamily) -> None:
         super().__init__(module, numbers, channel_major=family.channel_major)
         self.family, self.v, self.x = family, family.v, family.x
@@ -99,8 +103,7 @@ class _Driver(Box):
         # Positions, and source elements, from tile to tile. Between them lie the tiles of other residues.
         self.tile_steps = (self.spread[0] * self.v.outputs, self.spread[1] * self.x.outputs)
         self.source_steps = (self.steps[0] * self.v.outputs, self.steps[1] * self.x.outputs)
-        self.tile_rows = (self.v1 - self.v0 + (self.tile_steps[0] - 1)) // self.tile_steps[0]
-        self.tile_columns = (self.x1 - self.x0 + (self.tile_steps[1] - 1)) // self.tile_steps[1]
+        self.lay_tiles()
         self.tiles_in_row = self.tile_columns * self.spread[1]
         self.columns = self.tile_columns * self.source_steps[1] + self.get(Job.EXTRA_X)
         self.row_pitch = self.columns * self.pixel_pitch
@@ -115,6 +118,11 @@ class _Driver(Box):
         self.point_pitch = self.tiles * self.tile_pitch + lanes
         self.transformed = self.scratch_at(Job.OFFSET_TRANSFORMED, self.numbers.computed)
         self.products = self.scratch_at(Job.OFFSET_PRODUCTS, self.numbers.computed)
+
+    def lay_tiles(self) -> None:
+        """Rows and columns of tiles, over the results of the box."""
+        self.tile_rows = (self.v1 - self.v0 + (self.tile_steps[0] - 1)) // self.tile_steps[0]
+        self.tile_columns = (self.x1 - self.x0 + (self.tile_steps[1] - 1)) // self.tile_steps[1]
 
     def _transform_source(self) -> None:
         """Fill, look over and transform a few rows of tiles at a time: their pixels need not leave the cache."""
@@ -132,7 +140,7 @@ class _Driver(Box):
                 self._clear_gaps()
                 self.fill()
                 self._look_at_strip()
-                self._transform_strip((image * self.tile_rows + first) * self.spread[0] * self.tiles_in_row, count)
+                self._transform_strip(image, first, count)
         self.images, self.n0, self.source_v = whole
 
     def _clear_gaps(self) -> None:
@@ -153,8 +161,8 @@ class _Driver(Box):
 
     # -- the input transform
 
-    def _transform_strip(self, first: Int, rows: Int) -> None:
-        """Transform so many rows of tiles, of which the first tile has this number."""
+    def _transform_strip(self, image: Int, first: Int, rows: Int) -> None:
+        """Transform so many rows of tiles of an image, from the first on."""
         e = self.e
         for plane in e.range(self.get(Job.PLANE_COUNT)):
             with e.when(self.planes_alive.int(plane).differs(0)):
@@ -163,43 +171,49 @@ class _Driver(Box):
                         source = self.strip + (plane * self.plane_pitch + v * self.get(Job.APART_V) * self.row_pitch)
                         source = source + x * self.get(Job.APART_X) * self.pixel_pitch
                         target = self.transformed + self._residue(plane, v, x) * (self.point_pitch * self.points)
-                        self._transform_rows(source, target, first, rows)
+                        self._transform_rows(source, target, (image, first), rows)
 
     def _residue(self, plane: Int, v: Int, x: Int) -> Int:
         """The number of a residue of a plane among the transformed planes."""
         return (plane * self.residues[0] + v) * self.residues[1] + x
 
-    def _transform_rows(self, source: Ptr, target: Ptr, first: Int, rows: Int) -> None:
+    def _transform_rows(self, source: Ptr, target: Ptr, start: tuple[Int, Int], rows: Int) -> None:
         by_row, by_column = self.source_steps[0] * self.row_pitch, self.source_steps[1] * self.pixel_pitch
-        for row, v in self._rows_of_tiles(rows):
-            for column, x in self._columns_of_tiles():
-                tile = first + self._number(row, v, column, x)
+        for row, v in self.rows_of_tiles(rows):
+            for column, x in self.columns_of_tiles():
+                tile = self.number(start[0], start[1] + row, v, column, x)
                 place = row * by_row + v * self.row_pitch + column * by_column + x * self.pixel_pitch
                 self._transform_tile(source + place, target + tile * self.tile_pitch)
 
-    def _rows_of_tiles(self, count: Int) -> Iterator[tuple[Int, Int]]:
+    def rows_of_tiles(self, count: Int) -> Iterator[tuple[Int, Int]]:
         """Loops over rows of tiles, and over the residues of positions that interleave there."""
         for row in self.e.range(count):
             for residue in self.e.range(self.spread[0]):
                 yield row, residue
 
-    def _columns_of_tiles(self) -> Iterator[tuple[Int, Int]]:
+    def columns_of_tiles(self) -> Iterator[tuple[Int, Int]]:
         for column in self.e.range(self.tile_columns):
             for residue in self.e.range(self.spread[1]):
                 yield column, residue
 
-    def _number(self, row: Int, v: Int, column: Int, x: Int) -> Int:
-        """The number of a tile: of its row and column, and the residues v and x of its positions."""
-        return (row * self.spread[0] + v) * self.tiles_in_row + column * self.spread[1] + x
+    def number(self, image: Int, row: Int, v: Int, column: Int, x: Int) -> Int:
+        """The number of a tile: of its image, row and column, and the residues v and x of its positions."""
+        line = (image * self.tile_rows + row) * self.spread[0] + v
+        return line * self.tiles_in_row + column * self.spread[1] + x
+
+    @property
+    def source_matrices(self) -> tuple[Matrix, Matrix]:
+        """What a patch of pixels is multiplied with from either side."""
+        return self.v.source, self.x.source
 
     def _transform_tile(self, source: Ptr, target: Ptr) -> None:
-        e, lanes = self.e, self.numbers.lanes
-        rows = [source + self.row_pitch * self.steps[0] * i for i in range(self.v.size)]
-        pixels = [[row + self.pixel_pitch * self.steps[1] * j for j in range(self.x.size)] for row in rows]
+        e, lanes, (left, right) = self.e, self.numbers.lanes, self.source_matrices
+        rows = [source + self.row_pitch * self.steps[0] * i for i in range(len(left[0]))]
+        pixels = [[row + self.pixel_pitch * self.steps[1] * j for j in range(len(right[0]))] for row in rows]
         targets = [target + self.point_pitch * point for point in range(self.points)]
         for c in e.range(0, self.get(Job.CHANNELS), lanes):
             patch = [[pixel.load(c, lanes) for pixel in row] for row in pixels]
-            values = [value for line in both_sides(e, self.v.source, patch, self.x.source) for value in line]
+            values = [value for line in both_sides(e, left, patch, right) for value in line]
             for place, value in zip(targets, values, strict=True):
                 place.store(c, value)
 
@@ -232,7 +246,7 @@ class _Driver(Box):
 
     def _products(self, index: Int) -> Ptr:
         """Where the products of a panel are kept."""
-        return self.products + index * (self.blocks * (self.points * self.block_width))
+        return self.products + index * self.products_pitch
 
     def _finish(self, panel: Ptr, products: Ptr) -> None:
         e = self.e
@@ -240,29 +254,28 @@ class _Driver(Box):
         with e.when(alive.differs(0)):
             if self.channel_major:
                 self.start_out(panel)
-            self._transform_back(panel, offset, products)
+            self.transform_back(panel, offset, products)
             if self.channel_major:
                 with e.when(panel.int(Panel.FLUSH).differs(0)):
                     self.flush(panel, offset)
 
-    def _multiply(self, panel: Ptr, point: Int, products: Ptr, later: _Later) -> None:
+    def _multiply(self, panel: Ptr, point: Int, products: Ptr, later: Later) -> None:
         e, size = self.e, self.numbers.isa.vector_bytes // self.numbers.lanes
         width = panel.int(Panel.VECTORS) * self.numbers.lanes
         self.tile_args.store(TileArgs.RUN, panel.int(Panel.RUN))
         outer_count = panel.int(Panel.OUTER_COUNT) * self.residues[0] * self.residues[1]
         step = panel.int(Panel.RUN) * width
         weights = self.get(Job.WEIGHTS) + panel.int(Panel.WEIGHTS) * size
-        products = products + point * self.block_width
+        products = self.products_at(products, point)
         with e.either(self._vanishes(panel, point)) as (then, otherwise):
             with then:
-                for block in e.range(self.blocks):
-                    e.call(self.zero, products + self._block(block), e.int(self.block_width))
+                self.no_products(products)
             with otherwise:
                 self.tile_args.store(TileArgs.TAP_COUNT, self._list_planes(panel, point, step))
                 self.tile_args.store(TileArgs.WEIGHTS, weights + point * outer_count * step * size)
-                self._run_tiles(panel, products, later)
+                self.run_tiles(panel, point, products, later)
 
-    def _weights_of(self, panel: Ptr, point: Int) -> _Later:
+    def _weights_of(self, panel: Ptr, point: Int) -> Later:
         """The weights of the product that comes next."""
         e, size = self.e, self.numbers.isa.vector_bytes // self.numbers.lanes
         planes = panel.int(Panel.OUTER_COUNT) * self.residues[0] * self.residues[1]
@@ -270,7 +283,7 @@ class _Driver(Box):
         weights = self.get(Job.WEIGHTS) + panel.int(Panel.WEIGHTS) * size + point * needed
         turns = planes * (panel.int(Panel.RUN) // 2)
         all_turns = turns * self.blocks
-        return _Later(weights, turns, e.min((needed + (all_turns - 1)) // all_turns, LINE_BYTES))
+        return Later(weights, turns, e.min((needed + (all_turns - 1)) // all_turns, LINE_BYTES))
 
     def _vanishes(self, panel: Ptr, point: Int) -> Any:
         """The first point of an axis needs only the first tap, which this phase may lack."""
@@ -304,18 +317,34 @@ class _Driver(Box):
                             count.set(count.get() + 1)
         return count.get()
 
-    def _run_tiles(self, panel: Ptr, products: Ptr, later: _Later) -> None:
-        """Blocks of tiles as rows; each may run over into rows that are not used."""
-        e = self.e
-        vectors = panel.int(Panel.VECTORS)
-        self.tile_args.store(TileArgs.SOURCES + 3, later.by_turn)
-        for block in e.range(self.blocks):
+    @property
+    def products_pitch(self) -> Int:
+        """Elements from the products of a panel to those of the next one."""
+        return self.blocks * (self.points * self.block_width)
+
+    def products_at(self, products: Ptr, point: Int) -> Ptr:
+        return products + point * self.block_width
+
+    def no_products(self, products: Ptr) -> None:
+        """Zeros for a point whose weights vanish."""
+        for block in self.e.range(self.blocks):
+            self.e.call(self.zero, products + self._block(block), self.e.int(self.block_width))
+
+    def run_tiles(self, panel: Ptr, point: Int, products: Ptr, later: Later) -> None:
+        """Blocks of tiles as rows, all of them whatever the point."""
+        for block in self.e.range(self.blocks):
             first = block * self.block_rows
-            self.tile_args.store(TileArgs.SOURCES + 2, later.weights + block * later.turns * later.by_turn)
-            self.tile_args.store(TileArgs.SOURCES, _address(self.transformed + first * self.tile_pitch))
-            self.tile_args.store(TileArgs.RESULTS, _address(products + self._block(block)))
-            widths = tuple(range(1, self.family.vectors + 1))
-            call_tile(e, self.tile_args, vectors, e.min(self.tiles - first, self.block_rows), widths)
+            count = self.e.min(self.tiles - first, self.block_rows)
+            self.run_block(panel, block, first, count, products + self._block(block), later)
+
+    def run_block(self, panel: Ptr, block: Int, first: Int, count: Int, result: Ptr, later: Later) -> None:
+        """So many tiles from the first on as rows; may run over into rows that are not used."""
+        args = self.tile_args
+        args.store(TileArgs.SOURCES + 3, later.by_turn)
+        args.store(TileArgs.SOURCES + 2, later.weights + block * later.turns * later.by_turn)
+        args.store(TileArgs.SOURCES, _address(self.transformed + first * self.tile_pitch))
+        args.store(TileArgs.RESULTS, _address(result))
+        call_tile(self.e, args, panel.int(Panel.VECTORS), count, tuple(range(1, self.family.vectors + 1)))
 
     def _block_of(self, tile: Int) -> Int:
         """Where the products of a tile start: [block of tiles][point][tile of the block][column].
@@ -327,37 +356,42 @@ class _Driver(Box):
     def _block(self, block: Int) -> Int:
         return block * (self.points * self.block_width)
 
-    def _transform_back(self, panel: Ptr, offset: Int, products: Ptr) -> None:
+    def back(self, panel: Ptr, offset: Int) -> Back:
+        """What the output transform of a panel needs."""
         e, (by_v, by_x) = self.e, self._distances(panel)
         v_range = self.sizes + self.get(Job.V_RANGES) + panel.int(Panel.V_RANGE) * len(VRange)
         x_range = self.sizes + self.get(Job.X_RANGES) + panel.int(Panel.X_RANGE) * (X_RANGES * len(XRange))
         phase = v_range.int(VRange.PHASE)
-        back = _Back(
+        return Back(
             limits=(
                 e.max(v_range.int(VRange.LOW), self.v0),
                 e.min(v_range.int(VRange.HIGH), self.v1),
                 e.max(x_range.int(XRange.FIRST), self.x0),
                 e.min(x_range.int(XRange.LAST), self.x1),
             ),
+            phase=phase,
             steps=(by_v * self.spread[0], by_x * self.spread[1]),
+            by_x=by_x,
             bias=e.ptr(self.get(Job.BIAS), self.numbers.computed) + panel.int(Panel.BIAS),
             columns=panel.int(Panel.COLUMNS),
             slope=self._slope(),
             stream=self._streamed(panel, offset, phase),
         )
-        lanes = self.numbers.lanes
+
+    def transform_back(self, panel: Ptr, offset: Int, products: Ptr) -> None:
+        e, lanes, back = self.e, self.numbers.lanes, self.back(panel, offset)
         for image in e.range(self.images):
-            for row, v in self._rows_of_tiles(self.tile_rows):
+            for row, v in self.rows_of_tiles(self.tile_rows):
                 v_at = self.v0 + row * self.tile_steps[0] + v
-                line = self._target(panel, offset, image, (v_at, self.x0), phase)
-                for column, x in self._columns_of_tiles():
+                line = self.target(panel, offset, image, (v_at, self.x0), back.phase)
+                for column, x in self.columns_of_tiles():
                     x_at = column * self.tile_steps[1] + x
-                    source = products + self._block_of(self._number(image * self.tile_rows + row, v, column, x))
-                    target = line + x_at * by_x
+                    source = products + self._block_of(self.number(image, row, v, column, x))
+                    target = line + x_at * back.by_x
                     for vec in e.range(0, panel.int(Panel.VECTORS) * lanes, lanes):
                         self._finish_tile(source + vec, target, vec, (v_at, self.x0 + x_at), back)
 
-    def _target(self, panel: Ptr, offset: Int, image: Int, at: tuple[Int, Int], phase: Int) -> Ptr:
+    def target(self, panel: Ptr, offset: Int, image: Int, at: tuple[Int, Int], phase: Int) -> Ptr:
         """Where the first output of a tile goes."""
         v, x = at
         if self.channel_major:
@@ -379,7 +413,7 @@ class _Driver(Box):
         v_step = self.get(Job.RESULT_V_STEP) * self.get(Job.RESULT_V_STRIDE)
         return v_step, self.get(Job.RESULT_X_STEP) * self.get(Job.RESULT_X_STRIDE)
 
-    def _finish_tile(self, source: Ptr, target: Ptr, column: Int, at: tuple[Int, Int], back: _Back) -> None:
+    def _finish_tile(self, source: Ptr, target: Ptr, column: Int, at: tuple[Int, Int], back: Back) -> None:
         e, lanes = self.e, self.numbers.lanes
         shift = (back.bias + column).load(0, lanes)
         patch = [
@@ -402,7 +436,7 @@ class _Driver(Box):
             with otherwise:
                 self._put_what_fits(outputs, target, column, at, back)
 
-    def _put_all(self, outputs: list[list[Any]], target: Ptr, back: _Back) -> None:
+    def _put_all(self, outputs: list[list[Any]], target: Ptr, back: Back) -> None:
         rows = [target + back.steps[0] * i for i in range(self.v.outputs)]
         places = [row + back.steps[1] * j for row in rows for j in range(self.x.outputs)]
         lines = list(zip(places, (value for line in outputs for value in line), strict=True))
@@ -415,11 +449,11 @@ class _Driver(Box):
     def _streamed(self, panel: Ptr, offset: Int, phase: Int) -> Int:
         if self.channel_major:
             return self.e.int(0)
-        first = self._target(panel, offset, self.e.int(0), (self.v0, self.x0), phase)
+        first = self.target(panel, offset, self.e.int(0), (self.v0, self.x0), phase)
         return self.streamed(_address(first), *self._distances(panel), self.get(Job.RESULT_N_STRIDE))
 
     def _put_what_fits(
-        self, outputs: list[list[Any]], target: Ptr, column: Int, at: tuple[Int, Int], back: _Back
+        self, outputs: list[list[Any]], target: Ptr, column: Int, at: tuple[Int, Int], back: Back
     ) -> None:
         """At an edge of the result, or in the last columns: output by output, from a copy on the stack."""
         e, lanes = self.e, self.numbers.lanes
@@ -459,7 +493,7 @@ class _Driver(Box):
 
 
 @dataclass(frozen=True)
-class _Later:
+class Later:
     """Weights that tiles bring into L2 for the next product, evenly: one product's come much faster than memory is,
     if they all have to come while its first tile is computed."""
 
@@ -469,11 +503,13 @@ class _Later:
 
 
 @dataclass(frozen=True)
-class _Back:
+class Back:
     """What the output transform of a panel needs at every tile."""
 
     limits: tuple[Int, Int, Int, Int]  # positions [v_low, v_high) x [x_low, x_high) that exist
-    steps: tuple[Int, Int]  # elements between neighbouring outputs along v and x
+    phase: Int  # along v
+    steps: tuple[Int, Int]  # elements between neighbouring outputs of a tile along v and x
+    by_x: Int  # elements between neighbouring positions along x
     bias: Ptr
     columns: Int
     slope: Any

@@ -20,13 +20,14 @@ from unstride.plan.rows import RowsLaunch, RowsPlan, plan_rows
 from unstride.plan.spread import SpreadLaunch, SpreadPlan, plan_spread
 from unstride.plan.winograd import WinogradPlan, plan_winograd
 from unstride.plan.winograd_launch import WinogradLaunch
+from unstride.plan.winograd_whole import WholeLaunch, WholePlan, whole_maps
 from unstride.problem import Problem, Structure
 
 __all__ = ["KINDS", "SCALE", "Plan", "Plans", "choose"]
 
 Plan = DirectPlan | WinogradPlan | AcrossPlan
 
-KINDS = ("direct", "banded", "clipped", "overlap", "folded", "spread", "rows", "winograd", "across")
+KINDS = ("direct", "banded", "clipped", "overlap", "folded", "spread", "rows", "winograd", "whole", "across")
 
 # What makes the launches of a kind; of others it is a LaunchBuilder, for their plans are direct ones.
 _LAUNCHES: dict[str, Callable[..., LaunchBuilder]] = {
@@ -35,6 +36,7 @@ _LAUNCHES: dict[str, Callable[..., LaunchBuilder]] = {
     "spread": SpreadLaunch,
     "rows": RowsLaunch,
     "winograd": WinogradLaunch,
+    "whole": WholeLaunch,
     "across": AcrossLaunch,
 }
 
@@ -50,6 +52,7 @@ SCALE = {
         "spread": 0.85,
         "rows": 0.8,
         "winograd": 1.04,
+        "whole": 1.04,
         "across": 0.89,
     },
     "avx512 in 2 passes": {
@@ -60,6 +63,7 @@ SCALE = {
         "spread": 1.25,
         "rows": 0.8,
         "winograd": 1.04,
+        "whole": 1.04,
         "across": 0.92,
     },
     "avx2": {
@@ -67,6 +71,7 @@ SCALE = {
         "clipped": 0.83,
         "overlap": 0.92,
         "winograd": 0.98,
+        "whole": 0.98,
     },
 }
 
@@ -99,6 +104,10 @@ class Plans:
         if self.strict or self.spread or self.across:
             return None
         return plan_winograd(self.structure, self.isa, fast=self.accuracy == "fast")
+
+    @lazy
+    def whole(self) -> WholePlan | None:
+        return whole_maps(self.winograd)
 
     @lazy
     def direct(self) -> DirectPlan:

@@ -33,11 +33,23 @@ from unstride.plan.machine import ISA
 from unstride.plan.phases import AxisPhases, Phase, Tap, phases_of
 from unstride.problem import Structure
 
-__all__ = ["IDENTITY", "RANGE_LIMIT", "Residues", "Transform", "WinogradPlan", "even_heights", "plan_winograd"]
+__all__ = [
+    "IDENTITY",
+    "RANGE_LIMIT",
+    "Matrix",
+    "Residues",
+    "Transform",
+    "WinogradPlan",
+    "even_heights",
+    "plan_winograd",
+]
 
 RANGE_LIMIT = 256.0  # largest value against the mean, beyond which a unit is computed directly
 # And infinity. With the first three, coefficients stay 0, +-1 and 1/2; the others are for the larger tiles of "fast".
 _POINTS = (Fraction(0), Fraction(1), Fraction(-1), Fraction(1, 2), Fraction(-2))
+
+
+Matrix = tuple[tuple[float, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -52,17 +64,17 @@ class Transform:
         return self.outputs + self.taps - 1
 
     @property
-    def source(self) -> tuple[tuple[float, ...], ...]:
+    def source(self) -> Matrix:
         """BT, size x size."""
         return _matrices(self.outputs, self.taps)[0]
 
     @property
-    def kernel(self) -> tuple[tuple[float, ...], ...]:
+    def kernel(self) -> Matrix:
         """G, size x taps."""
         return _matrices(self.outputs, self.taps)[1]
 
     @property
-    def result(self) -> tuple[tuple[float, ...], ...]:
+    def result(self) -> Matrix:
         """AT, outputs x size."""
         return _matrices(self.outputs, self.taps)[2]
 
@@ -84,9 +96,7 @@ _FAST = {1: IDENTITY, 2: Transform(3, 2), 3: Transform(4, 3)}
 
 
 @cache
-def _matrices(
-    outputs: int, taps: int
-) -> tuple[tuple[tuple[float, ...], ...], tuple[tuple[float, ...], ...], tuple[tuple[float, ...], ...]]:
+def _matrices(outputs: int, taps: int) -> tuple[Matrix, Matrix, Matrix]:
     """(BT, G, AT) of Cook and Toom; for the points 0, 1, -1 and infinity every fraction sits in G."""
     size = outputs + taps - 1
     if size == 1:

@@ -17,13 +17,22 @@ from unstride.plan.shares import even_share, kept_apart, largest, round_up
 from unstride.plan.winograd import WinogradPlan, even_heights
 from unstride.problem import Problem
 
-__all__ = ["WinogradLaunch"]
+__all__ = [
+    "CALL",
+    "FILL",
+    "IMAGES",
+    "MOST_TILES",
+    "TRANSFORM",
+    "TRANSPOSED",
+    "Units",
+    "WinogradLaunch",
+]
 
-_TRANSFORM = 4.0  # cycles of transforming one vector at one point, in or out
-_CALL = 60.0  # cycles of one call of the inner loop, and of listing the planes of a point
-_FILL, _TRANSPOSED, _STORE = 5.0, 10.0, 10.0  # cycles of a vector on its way into the strip, and to the result
-_MOST_TILES = 224  # of a unit: few large units read the weights seldom
-_IMAGES = (2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 48, 64)  # of a unit, if one has few tiles
+TRANSFORM = 4.0  # cycles of transforming one vector at one point, in or out
+CALL = 60.0  # cycles of one call of the inner loop, and of listing the planes of a point
+FILL, TRANSPOSED, _STORE = 5.0, 10.0, 10.0  # cycles of a vector on its way into the strip, and to the result
+MOST_TILES = 224  # of a unit: few large units read the weights seldom
+IMAGES = (2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 48, 64)  # of a unit, if one has few tiles
 _PIECES = 12  # of a single line of tiles: so many numbers of them are tried
 _MOST_SCRATCH = 8 * 2**20 - 2**17  # of one thread
 _LOADS = 1.0  # rows in whose time a tile loads its weights
@@ -186,7 +195,7 @@ class WinogradLaunch(LaunchBuilder):
     def _candidates(self) -> Iterator[Units]:
         """Units from small to large: parts of an image, or several images."""
         (tiles_v, tiles_x), least = self._tiles_by_axis(), self.winograd.direct.tile.rows
-        least, most = -(-least // self._spread), max(1, _MOST_TILES // self._spread)
+        least, most = -(-least // self._spread), max(1, MOST_TILES // self._spread)
         room = self.machine.l2_bytes // (self._tile_bytes * self._spread)
         x_tiles = even_share(tiles_x, min(most, max(least, room)))
         widths = sorted({x_tiles, *self._lines(x_tiles, most)}) if tiles_v == 1 else [x_tiles]
@@ -194,7 +203,7 @@ class WinogradLaunch(LaunchBuilder):
         rows = sorted({even_share(tiles_v, height) for height in heights})
         shapes = [(1, v, x) for v in rows for x in widths]
         shapes += [
-            (images, tiles_v, x_tiles) for images in dict.fromkeys(min(n, self.batch) for n in _IMAGES) if images > 1
+            (images, tiles_v, x_tiles) for images in dict.fromkeys(min(n, self.batch) for n in IMAGES) if images > 1
         ]
         fitting = [shape for shape in shapes if least <= prod(shape) <= most]
         for images, v, x in fitting or [min(shapes, key=lambda shape: abs(prod(shape) - least))]:
@@ -225,7 +234,7 @@ class WinogradLaunch(LaunchBuilder):
 
     def _rows(self, units: Units) -> float:
         """Rows of all tiles of the inner loop, which are of about the same height in a unit."""
-        most, (tiles_v, tiles_x) = self.winograd.direct.tile.rows, self._tiles_by_axis()
+        tiles_v, tiles_x = self._tiles_by_axis()
         cuts = ((self.batch, units.images), (tiles_x, units.x_tiles))
         parts = [((size, whole // size), (whole % size, 1)) for whole, size in cuts]
         blocks = -(-tiles_v // units.v_tiles)
@@ -234,11 +243,15 @@ class WinogradLaunch(LaunchBuilder):
         total = 0.0
         for sizes in product(*parts):
             times = prod(count for size, count in sizes if size)
-            tiles = prod(size for size, _ in sizes) * self._spread
-            blocks = -(-tiles // most)
-            height = next((h for h in even_heights(most) if h * blocks >= tiles), 0)
-            total += times * blocks * (height + _LOADS)
-        return total * self.outer_positions * most / (most + _LOADS)
+            total += times * self._swept(prod(size for size, _ in sizes) * self._spread)
+        return total * self.outer_positions
+
+    def _swept(self, tiles: int) -> float:
+        """Rows that the inner loop goes over for so many tiles, in blocks of about the same height."""
+        most = self.winograd.direct.tile.rows
+        blocks = -(-tiles // most)
+        height = next((h for h in even_heights(most) if h * blocks >= tiles), 0)
+        return blocks * (height + _LOADS) * most / (most + _LOADS)
 
     def _winograd_grid(self) -> Grid:
         units = self._best_units[1]
@@ -293,14 +306,14 @@ class WinogradLaunch(LaunchBuilder):
         swept = self._rows(units)
         products = swept * plan.v.outputs * plan.x.outputs * direct.packed_elements / plan.gain
         products *= self.machine.pace / (2 * lanes)
-        products += _CALL * len(plan.panels) * plan.points * (units.count + swept / rows)
+        products += CALL * len(plan.panels) * plan.points * (units.count + swept / rows)
         channels = plan.planes * direct.reduce_channels * self.problem.groups
         width = sum(panel[Panel.VECTORS] for panel in direct.panels)
-        fill = _TRANSPOSED if self.problem.data_layout == "NCX" else _FILL
+        fill = TRANSPOSED if self.problem.data_layout == "NCX" else FILL
         return (
-            (_TRANSFORM * plan.points + fill * plan.v.outputs * plan.x.outputs) * tiles * channels / lanes,
+            (TRANSFORM * plan.points + fill * plan.v.outputs * plan.x.outputs) * tiles * channels / lanes,
             products,
-            (_TRANSFORM * plan.points + _STORE * plan.v.outputs * plan.x.outputs) * tiles * width,
+            (TRANSFORM * plan.points + _STORE * plan.v.outputs * plan.x.outputs) * tiles * width,
         )
 
     def _multiplying(self, units: Units, products: float, blocks: int) -> float:

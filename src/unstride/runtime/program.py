@@ -46,6 +46,8 @@ _CONSTANTS = struct.Struct("4q")  # the next: what belongs to the weights
 _INLINE_WORK = 400_000  # multiply-adds (and quarter bytes) below which a second thread costs more than it gives
 _SHORT_WORK = 2_000_000  # the interpreter's lock is kept below this
 
+_PACKED_LIKE = {"banded": "direct", "clipped": "direct", "whole": "winograd"}
+
 _QUICK = struct.Struct("5q")  # the last words of a pool's block and the first of the job behind it
 _QUICK_SCRATCH = 64 * 1024
 
@@ -89,7 +91,7 @@ class Kernel:
     @lazy
     def loaded(self) -> engine.Loaded:
         """The machine code."""
-        symbols = ("run", "pack") if isinstance(self.plan, WinogradPlan) else ("run",)
+        symbols = ("run", "pack") if type(self.plan) is WinogradPlan else ("run",)
         return engine.kernel_library(self.family.key, self._build, self.base.isa, symbols)
 
     def _build(self) -> str:
@@ -149,13 +151,13 @@ class Program:
         self._steps: dict[tuple[Problem, int], Step] = {}
 
     def kernel(self, kind: str) -> Kernel:
-        """The kernel of a kind; those that only visit positions in another order share the direct one's packing."""
+        """The kernel of a kind; those that only visit positions in another order share another one's packing."""
         found = self._kernels.get(kind)
         if found is None and kind == "left" and self.plans.left is self.plans.direct:
             return self.kernel("direct")
         if found is None:
-            shares = kind in ("banded", "clipped") and not self.only_clipped
-            made = Kernel(self.plans.of(kind), self.activation, self.kernel("direct") if shares else None)
+            like = _PACKED_LIKE.get(kind) if not self.only_clipped else None
+            made = Kernel(self.plans.of(kind), self.activation, self.kernel(like) if like else None)
             found = self._kernels.setdefault(kind, made)  # of two threads, the first one's is used by both
         return found
 

@@ -1,0 +1,175 @@
+"""Winograd for whole maps: tiles of the source, not of the result.
+
+Tiles of results fit small maps badly: 12 pixels under k4 s2 have 13 positions, which are five tiles of three, and under
+a dilated kernel without pads most of what the outer tiles multiply is padding. From the source a phase is a product
+of polynomials: a tile of m pixels and q taps give m + q - 1 results, and those of neighbouring tiles are added where
+they overlap. By transposition the weights are the same, transformed and packed, and the matrices change places:
+
+    y = J BT^T [ (G g) * (A J d) ]      A = AT^T; J turns the order round
+
+12 pixels are four tiles, and nothing is multiplied with padding. Where the last tile of a line is not full, its first
+point is zero and is left out. Sums that overlap are added by one task, so a unit is whole maps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+from math import prod
+
+from unstride._lazy import lazy
+from unstride.plan.cut import Grid
+from unstride.plan.job import Job, Panel
+from unstride.plan.launch import Launch
+from unstride.plan.shares import round_up
+from unstride.plan.winograd import Matrix, Transform, WinogradPlan
+from unstride.plan.winograd_launch import CALL, FILL, IMAGES, MOST_TILES, TRANSFORM, TRANSPOSED, Units, WinogradLaunch
+
+__all__ = ["WholeLaunch", "WholePlan", "result_matrix", "source_matrix", "whole_maps"]
+
+_ADDED = 7.0  # cycles of transforming one vector at one point back, and adding it to its neighbours'
+_STORE = 14.0  # cycles of a finished vector on its way to the result
+
+
+def source_matrix(transform: Transform) -> Matrix:
+    """A J, size x outputs: what the pixels of a tile are multiplied with."""
+    return tuple(zip(*reversed(transform.result), strict=True))
+
+
+def result_matrix(transform: Transform) -> Matrix:
+    """J BT^T, size x size: what the products are multiplied with."""
+    return tuple(reversed(tuple(zip(*transform.source, strict=True))))
+
+
+class WholePlan(WinogradPlan):
+    """The plan of Winograd, read the other way: its panels and weights are the same."""
+
+    @property
+    def algorithm(self) -> str:
+        return f"{super().algorithm} of whole maps"
+
+    @property
+    def growth(self) -> float:
+        return _growth(self.v) * _growth(self.x)
+
+
+def whole_maps(plan: WinogradPlan | None) -> WholePlan | None:
+    """The plan for whole maps, or None where the source falls into planes that are transformed by themselves."""
+    if plan is None or plan.direct.structure.direction == "gather" or any(axis.count > 1 for axis in plan.residues):
+        return None
+    return WholePlan(**{field.name: getattr(plan, field.name) for field in fields(plan)})
+
+
+def _growth(transform: Transform) -> float:
+    """How much larger than the result the terms of its sum can be, with those of tiles that overlap."""
+    into, back, size = source_matrix(transform), result_matrix(transform), transform.size
+    weight = [max(map(abs, g)) * sum(map(abs, row)) for g, row in zip(transform.kernel, into, strict=True)]
+    terms = [sum(abs(b) * w for b, w in zip(row, weight, strict=True)) for row in back]
+    return max(
+        sum(terms[place] for place in range(start, size, transform.outputs)) for start in range(transform.outputs)
+    )
+
+
+class WholeLaunch(WinogradLaunch):
+    """Launches of one problem by whole maps, and their price."""
+
+    @property
+    def price(self) -> float | None:
+        """None where there are results that no tile reaches, or maps are too large to be units."""
+        axes = zip((self.v_hull, self.x_hull), self._last, self._sum_sizes, strict=True)
+        reached = all(low + last >= 0 and high + last <= size for (low, high), last, size in axes)
+        fitting = next(self._candidates(), None)
+        return super().price if reached and fitting and prod(self.counts) and self._has_room(fitting) else None
+
+    def _tiles_by_axis(self) -> tuple[int, int]:
+        v, x = (-(-axis.source_size // step) for axis, step in zip((self.v, self.x), self._tile_steps, strict=True))
+        return v, x
+
+    @property
+    def _tiles_of_map(self) -> int:
+        return prod(self._tiles_by_axis()) * self._spread
+
+    @lazy
+    def _extra(self) -> tuple[int, int]:
+        return 0, 0
+
+    @lazy
+    def _last(self) -> tuple[int, int]:
+        """What position and index of its sum differ by: the offset of the last tap."""
+        transforms = zip((self.v, self.x), (self.winograd.v, self.winograd.x), self.winograd.residues, strict=True)
+        v, x = (
+            axis.phases.first + axis.source_shift + (transform.taps - 1) * residues.step
+            for axis, transform, residues in transforms
+        )
+        return v, x
+
+    @property
+    def _sum_sizes(self) -> tuple[int, int]:
+        """Sums along v and x: those of all tiles, and what the last one reaches beyond its pixels."""
+        plan = self.winograd
+        axes = zip(self._tiles_by_axis(), self._tile_steps, (plan.v, plan.x), plan.residues, strict=True)
+        v, x = (tiles * step + (transform.taps - 1) * residues.step for tiles, step, transform, residues in axes)
+        return v, x
+
+    def _candidates(self) -> Iterator[Units]:
+        v, x = self._tiles_by_axis()
+        numbers = dict.fromkeys(min(n, self.batch) for n in (1, *IMAGES))
+        for images in [n for n in numbers if n * self._tiles_of_map <= MOST_TILES]:
+            yield Units(images, v, x, -(-self.batch // images) * self.outer_positions)
+
+    def _rows_and_columns(self, grid: Grid) -> tuple[int, int]:
+        return self._tiles_by_axis()
+
+    def _grid(self, units: Units, blocks: tuple[int, ...]) -> Grid:
+        return Grid(units.images, *self.counts, blocks)
+
+    def _products_bytes(self, tiles: int) -> int:
+        """Lines of products follow each other, those of the next point at once; the last tile may run over."""
+        tile = self.winograd.direct.tile
+        return (self.winograd.points * tiles + tile.rows) * tile.columns * self.compute_bytes
+
+    @property
+    def _sums_bytes(self) -> int:
+        return round_up(prod(self._sum_sizes) * self.winograd.direct.tile.lanes * self.compute_bytes)
+
+    def _scratch(self, grid: Grid) -> tuple[int, int, int]:
+        strip, transformed, products = super()._scratch(grid)
+        return strip, transformed, products + self._sums_bytes
+
+    def _build_winograd(self, grid: Grid) -> Launch:
+        base = super()._build_winograd(grid)
+        return base.changed({Job.OFFSET_RING: base.scratch_per_slot - self._sums_bytes})
+
+    def _costs(self, units: Units) -> tuple[float, float, float]:
+        plan, direct, lanes = self.winograd, self.plan, self.plan.tile.lanes
+        channels = plan.planes * direct.reduce_channels * self.problem.groups
+        width = sum(panel[Panel.VECTORS] for panel in direct.panels)
+        fill = TRANSPOSED if self.problem.data_layout == "NCX" else FILL
+        results = self.batch * self.outer_positions * prod(self.counts)
+        return (
+            (TRANSFORM * plan.points + fill * plan.v.outputs * plan.x.outputs) * self._tiles * channels / lanes,
+            self._multiplications(units),
+            (_ADDED * plan.points * self._tiles + _STORE * results) * width,
+        )
+
+    def _multiplications(self, units: Units) -> float:
+        """Cycles of the products: a first point of either axis has none of the tiles that are not full."""
+        plan, total = self.winograd, 0.0
+        lines, full = zip(*self._lines_and_full(), strict=True)
+        swept = [[self._swept(units.images * v * x) for x in (lines[1], full[1])] for v in (lines[0], full[0])]
+        for panel in plan.panels:
+            v, x = plan.v.size - 1, plan.x.size - 1
+            v_first, x_first = 1 - panel[Panel.SHORT_V], 1 - panel[Panel.SHORT_X]
+            rows = v * x * swept[0][0] + v * x_first * swept[0][1] + v_first * x * swept[1][0]
+            rows += v_first * x_first * swept[1][1]
+            total += rows * panel[Panel.RUN] * panel[Panel.OUTER_COUNT] * panel[Panel.VECTORS]
+        calls = CALL * len(plan.panels) * plan.points * (1 + -(-self._tiles_of(units) // plan.direct.tile.rows))
+        return units.count * (total * self.machine.pace / 2 + calls)
+
+    def _lines_and_full(self) -> Iterator[tuple[int, int]]:
+        """Along v and x: tiles with those of all residues, and how many of them are full."""
+        plan = self.winograd
+        for axis, step, residues in zip((self.v, self.x), self._tile_steps, plan.residues, strict=True):
+            tiles, spread = -(-axis.source_size // step), residues.spread
+            partly = spread - max(0, min(spread, axis.source_size + spread - tiles * step))
+            yield tiles * spread, tiles * spread - partly
