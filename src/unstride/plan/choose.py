@@ -71,7 +71,7 @@ SCALE = {
         "clipped": 0.83,
         "overlap": 0.92,
         "winograd": 0.98,
-        "whole": 0.98,
+        "whole": 0.95,
     },
 }
 
