@@ -10,12 +10,13 @@ from typing import Any
 
 from unstride.codegen.emit import I8, I64, PTR, VOID, Emitter, Int, Ptr, size_of
 from unstride.codegen.numbers import Numbers
-from unstride.codegen.strips import emit_copy, emit_transpose, emit_zero
+from unstride.codegen.strips import emit_copy, emit_transpose, emit_transpose_past, emit_zero
 from unstride.plan.job import Job, Outer, Panel
 from unstride.plan.machine import LINE_BYTES
 
 __all__ = ["Box"]
 
+_STREAMED = 4  # vectors of pixels that must follow each other, to be worth going past the caches
 _FLUSHED = 128  # pixels of the out strip that stay in L1 while their channels are written, some after the others
 
 
@@ -43,6 +44,11 @@ class Box:
         self.planes_alive = self.scratch_at(Job.OFFSET_TAPS, I64)
         self.plane_offsets = self.planes_alive + self.get(Job.PLANE_COUNT)
         self.taps = self.plane_offsets + self.get(Job.PLANE_COUNT)
+
+    @cached_property
+    def past(self) -> Any:
+        """`transpose_past`, for those who need it."""
+        return emit_transpose_past(self.e.module, self.numbers)
 
     @cached_property
     def copy(self) -> Any:
@@ -270,13 +276,27 @@ class Box:
             if self.numbers.isa.vector_bytes < LINE_BYTES:
                 self._flush_in_blocks(target, c_stride, source, pitch, pixels, width)
             else:
-                e.call(self.scatter, target, c_stride, source, pitch, pixels, width)
+                self._flush_lines(target, c_stride, source, pitch, pixels, width)
             return
         stride = self.get(Job.RESULT_X_STRIDE)
         dense = e.b.and_(stride.equals(width), pitch.equals(width))
         run = e.select(dense, pixels, 1)  # pixels that lie side by side
         for pixel in e.range(e.select(dense, 1, pixels)):
             e.call(self.narrow, target + pixel * stride, source + pixel * pitch, run * width)
+
+    def _flush_lines(self, target: Ptr, c_stride: Int, source: Ptr, pitch: Int, pixels: Int, width: Int) -> None:
+        """Where a vector is a line: past the caches, if the channels of the result begin on lines."""
+        e, lanes = self.e, self.numbers.lanes
+        if self.numbers.stored is not self.numbers.computed:
+            e.call(self.scatter, target, c_stride, source, pitch, pixels, width)
+            return
+        long = e.b.and_(pixels >= _STREAMED * lanes, width >= lanes)
+        past = e.b.and_(long, self.streamed(c_stride * 0, c_stride).differs(0))
+        with e.either(past) as (then, otherwise):
+            with then:
+                e.call(self.past, target, c_stride, source, pitch, pixels, width)
+            with otherwise:
+                e.call(self.scatter, target, c_stride, source, pitch, pixels, width)
 
     def _flush_in_blocks(self, target: Ptr, c_stride: Int, source: Ptr, pitch: Int, pixels: Int, width: Int) -> None:
         """As many channels at a time as a vector has lanes: the rest of each line comes next, while it is at hand."""

@@ -20,6 +20,7 @@ __all__ = [
     "emit_padded",
     "emit_stream",
     "emit_transpose",
+    "emit_transpose_past",
     "emit_zero",
     "in_vectors",
     "transpose_block",
@@ -171,11 +172,7 @@ def emit_transpose(module: Any, name: str, numbers: Numbers, *, widen: bool) -> 
             for column in e.range(0, columns, size):
                 c = e.min(column, columns - size)
                 at, to = source + (r * source_pitch + c), target + (c * target_pitch + r)
-                lines = []
-                for _ in range(size):
-                    lines.append(load(at, size))
-                    at = at + source_pitch
-                for line in transpose_block(e, lines):
+                for line in _transposed(e, at, source_pitch, load, size):
                     store(to, line)
                     to = to + target_pitch
 
@@ -198,6 +195,44 @@ def emit_transpose(module: Any, name: str, numbers: Numbers, *, widen: bool) -> 
     _first_that_fits(e, [size for size in (numbers.lanes, 4) if size <= numbers.lanes], fits, block, by_element)
     e.ret()
     return e.function
+
+
+def emit_transpose_past(module: Any, numbers: Numbers) -> Any:
+    """transpose_past(target, target_pitch, source, source_pitch, rows, columns): target[c, r] = source[r, c], of which
+    whole lines go past the caches.
+
+    A vector must be a line, the target's pitch so many lines, and there must be as many rows and columns as lanes.
+    """
+    e = Emitter(module, "transpose_past", [PTR, I64, PTR, I64, I64, I64], internal=True)
+    target = e.arg_ptr(0, numbers.stored, noalias=True)
+    source = e.arg_ptr(2, numbers.computed, noalias=True)
+    target_pitch, source_pitch, rows, columns = (e.arg_int(i) for i in (1, 3, 4, 5))
+    address, size = Int(e, e.b.ptrtoint(target.value, I64)), numbers.lanes
+
+    def blocks(r: Int, put: Callable[[Ptr, Any], None]) -> None:
+        for column in e.range(0, columns, size):
+            c = e.min(column, columns - size)
+            to, at = target + (c * target_pitch + r), source + (r * source_pitch + c)
+            for line in _transposed(e, at, source_pitch, lambda pointer, lanes: pointer.load(0, lanes), size):
+                put(to, line)
+                to = to + target_pitch
+
+    # The first and the last lines may be parts of lines.
+    for end in e.range(2):
+        blocks(end * (rows - size), lambda to, line: to.store(0, line))
+    for r in e.range(((0 - address) & (LINE_BYTES - 1)) // size_of(numbers.stored), rows - (size - 1), size):
+        blocks(r, lambda to, line: to.stream(0, line))
+    e.ret()
+    return e.function
+
+
+def _transposed(e: Emitter, at: Ptr, pitch: Int, load: Callable[[Ptr, int], Any], size: int) -> list[Any]:
+    """The columns of a square, as vectors."""
+    lines = []
+    for _ in range(size):
+        lines.append(load(at, size))
+        at = at + pitch
+    return transpose_block(e, lines)
 
 
 def _first_that_fits(

@@ -233,7 +233,8 @@ class Cut:
     @lazy
     def result_distance(self) -> float:
         """How much longer a burst of stores takes because the result lies in memory and not in a cache."""
-        return 1.3 if self._result_bytes > 2 * self.machine.l2_bytes else 1.0
+        far = self._result_bytes > 2 * self.machine.l2_bytes
+        return 1.3 if far and not self.streams else 1.0
 
     @property
     def may_stream(self) -> bool:
@@ -242,8 +243,12 @@ class Cut:
 
     @property
     def streams(self) -> bool:
-        """Whether the result goes past the caches. In channel-major memory that gains nothing, or loses."""
-        return self.may_stream and self.problem.data_layout == "NXC"
+        """Whether the result goes past the caches.
+
+        In channel-major memory that gains where vectors are whole lines and take two passes; elsewhere it may lose.
+        """
+        by_line = self.machine.pace > 1 and self.problem.dtype in ("f32", "f64")
+        return self.may_stream and (self.problem.data_layout == "NXC" or by_line)
 
     @lazy
     def _result_bytes(self) -> int:

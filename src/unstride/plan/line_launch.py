@@ -48,6 +48,10 @@ class LineLaunch(LaunchBuilder, ABC, Generic[P]):
         """What the kernel reads beside the fields of a direct launch."""
 
     @property
+    def streams(self) -> bool:
+        return super().streams and self.problem.data_layout == "NXC"
+
+    @property
     def fills_holes(self) -> bool:
         """Sums without terms are bias."""
         return self.has_all_planes

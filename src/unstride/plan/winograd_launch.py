@@ -57,6 +57,10 @@ class WinogradLaunch(LaunchBuilder):
         self.winograd = plan
 
     @property
+    def streams(self) -> bool:
+        return super().streams and self.problem.data_layout == "NXC"
+
+    @property
     def price(self) -> float | None:
         """Cycles of one thread; None where it cannot be used, or the map is too small to think of it.
 
