@@ -30,7 +30,7 @@ from unstride.reference import DTYPES, filter_gradient_reference, rounded
 from unstride.runtime import gradients
 from unstride.runtime.machine import host
 
-__all__ = ["FAMILIES", "Check", "checks"]
+__all__ = ["FAMILIES", "Check", "checks", "checks_of"]
 
 Check = Callable[[], str]
 Channels = tuple[int, int, int]
@@ -99,10 +99,14 @@ FAMILIES = (
 def checks(count: int) -> Iterator[Check]:
     """Checks for every family, `count` of them each (times its weight)."""
     for family in FAMILIES:
-        rng = Random(f"mutants {family.key}")
-        make = _bias if family.key == "bias f32" else _gradient if family.key.startswith("gradient") else _kernel
-        for index in range(count * family.weight):
-            yield make(family, rng, index)
+        yield from checks_of(family, count)
+
+
+def checks_of(family: Family, count: int) -> Iterator[Check]:
+    rng = Random(f"mutants {family.key}")
+    make = _bias if family.key == "bias f32" else _gradient if family.key.startswith("gradient") else _kernel
+    for index in range(count * family.weight):
+        yield make(family, rng, index)
 
 
 @cache

@@ -29,7 +29,7 @@ from typing import Any
 from unittest import mock
 
 from tests.hard import forks
-from tests.hard.checks import FAMILIES, Check, checks
+from tests.hard.checks import FAMILIES, Check, checks_of
 from tests.hard.mutations import Mutant, mutants, sample
 from tests.hard.origins import Origins
 from tests.hard.tally import Tally, main
@@ -151,11 +151,15 @@ class Subject:
     symbols: tuple[str, ...]
     origins: Origins
     checks: list[Check] = field(default_factory=list)
+    meant: Counter[str] = field(default_factory=Counter)  # how many of them are checks of a family
     seconds: float = 30.0  # what all checks take on the right code; more than that until it is known
 
 
 def subjects(count: int) -> list[Subject]:
-    """The kernel of each family that most checks use; recorded while they run on the right code, which must pass."""
+    """The kernel of each family that most of its checks use; recorded while they run on the right code.
+
+    Of its own checks: those of Winograd load a direct kernel, too, but hardly ever run it.
+    """
     found: dict[str, Subject] = {}
     used: set[str] = set()
     library = engine.kernel_library
@@ -170,20 +174,21 @@ def subjects(count: int) -> list[Subject]:
         return library(key, build_ir, isa, symbols, **options)
 
     with mock.patch.object(engine, "kernel_library", recorded):
-        for check in checks(count):
+        for meant, check in ((family.key, check) for family in FAMILIES for check in checks_of(family, count)):
             _forget()
             used.clear()
             if fault := check():
                 raise AssertionError(f"the right code fails {check}: {fault}")
             for key in used:
                 found[key].checks.append(check)
+                found[key].meant[meant] += 1
     _forget()
     chosen = []
     for family in FAMILIES:
         fitting = [s for s in found.values() if fnmatch(s.key, family.key) and s not in chosen]
         if not fitting and family.key.endswith("2-3"):
             continue  # this instruction set has tiles of two vectors only
-        chosen.append(max(fitting, key=lambda subject: len(subject.checks)))
+        chosen.append(max(fitting, key=lambda subject: subject.meant[family.key]))
     return chosen
 
 
@@ -220,8 +225,11 @@ def tried(subject: Subject, text: str, original: bytes) -> str:
     return f"{SURVIVED} {time.process_time() - start}"
 
 
-def judged(subject: Subject, count: int, seed: int) -> Iterator[tuple[Mutant, str]]:
-    """Verdicts on the first `count` of a kernel's shuffled mutants that are code of their own."""
+def judged(subject: Subject, count: int, seed: int, known: set[tuple[str, ...]]) -> Iterator[tuple[Mutant, str]]:
+    """Verdicts on the first `count` of a kernel's shuffled mutants that are code of their own.
+
+    Kernels share functions: the same change of the same function is one mutant, in whichever kernel it came first.
+    """
     Random(seed).shuffle(subject.checks)
     del subject.checks[_MOST_CHECKS:]
     control = forks.alone(partial(tried, subject, subject.text, b""), seconds=600)
@@ -232,6 +240,10 @@ def judged(subject: Subject, count: int, seed: int) -> Iterator[tuple[Mutant, st
     for mutant in sample(subject.text, seed):
         if done == count:
             return
+        change = (mutant.body(subject.text), mutant.old, mutant.new)
+        if change in known:
+            continue
+        known.add(change)
         answer = forks.alone(partial(tried, subject, mutant.applied(subject.text), original), seconds=600)
         if answer not in (SAME, REFUSED):
             done += 1
@@ -274,8 +286,9 @@ def run(tally: Tally, full: bool, seed: int = 0) -> None:
     kinds: Counter[str] = Counter()
     ends: Counter[str] = Counter()
     survivors: list[str] = []
+    known: set[tuple[str, ...]] = set()
     for index, (subject, count) in enumerate(zip(chosen, shares(chosen, MUTANTS[full]), strict=True)):
-        for mutant, answer in judged(subject, count, 100 * seed + index):
+        for mutant, answer in judged(subject, count, 100 * seed + index, known):
             kinds[mutant.kind] += 1
             tally.add(f"mutants of {subject.key}")
             if answer.startswith(SURVIVED):

@@ -47,6 +47,12 @@ class Mutant:
     def __str__(self) -> str:
         return f"{self.kind} in {self.function}: {self.old.strip()}  ->  {self.new.strip()}"
 
+    def body(self, text: str) -> str:
+        """The function it changes, as it was."""
+        lines = text.split("\n")
+        start = max(i for i in range(self.line + 1) if lines[i].startswith("define "))
+        return "\n".join(lines[start : lines.index("}", self.line)])
+
     def applied(self, text: str) -> str:
         lines = text.split("\n")
         assert lines[self.line] == self.old
