@@ -30,6 +30,7 @@ from random import Random
 
 from unstride.codegen.across import LineArgs
 from unstride.codegen.tile import TileArgs
+from unstride.plan.winograd import even_heights
 
 __all__ = ["Mutant", "mutants", "sample"]
 
@@ -62,6 +63,7 @@ class Mutant:
 
 _DEFINE = re.compile(r'^define .*@"?([\w.]+)"?\(')
 _NAME = re.compile(r"^ *(%\S+) = ")
+_TILE = re.compile(r"tile_(\d+)x(\d+)$")
 _COMPARE = re.compile(r"= icmp (\w+) i64 (\S+), (\S+)$")
 _RELAXED = {"slt": "sle", "sle": "slt", "sgt": "sge", "sge": "sgt", "eq": "ne", "ne": "eq"}
 _TURNED = {"slt": "sge", "sle": "sgt", "sgt": "sle", "sge": "slt", "eq": "ne", "ne": "eq"}
@@ -115,7 +117,9 @@ class _Scope:
         lines = any(function.startswith("line_") for function in self.functions)
         if lines:
             return int(place[2]) in (LineArgs.NEXT, LineArgs.NEXT_PITCH)
-        winograd = "pack" in self.functions and any(function.startswith("tile_") for function in self.functions)
+        tiles = [tuple(map(int, tile.groups())) for name in self.functions if (tile := _TILE.match(name))]
+        heights = [height for height, width in tiles if width == max(width for _, width in tiles)]
+        winograd = bool(heights) and tuple(sorted(heights)) == even_heights(max(heights))
         return winograd and int(place[2]) in (TileArgs.SOURCES + 2, TileArgs.SOURCES + 3)
 
     def reached(self) -> set[int]:

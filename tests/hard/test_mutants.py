@@ -260,10 +260,10 @@ def test_the_right_code_and_the_same_code_are_told_apart_from_mutants(monkeypatc
     check = lambda: checks.bias_gradient(problem, 0, True, True)  # noqa: E731
     subject = mutants.Subject("bias f32", text, host().isa, ("fold", "reduce"), Origins(), [check])
     monkeypatch.setenv("UNSTRIDE_NUM_THREADS", "2")
-    answers = dict(mutants.judged(subject, 6, 0))
+    answers = dict(mutants.judged(subject, 6, 0, set()))
     assert len(answers) == 6
     assert mutants.SAME not in answers.values()
     assert any(answer != mutants.SURVIVED for answer in answers.values())
     wrong = mutants.Subject("bias f32", text, host().isa, ("fold", "reduce"), Origins(), [lambda: "always wrong"])
     with pytest.raises(AssertionError, match="the right code is caught"):
-        list(mutants.judged(wrong, 1, 0))
+        list(mutants.judged(wrong, 1, 0, set()))
