@@ -21,7 +21,6 @@ __all__ = [
     "CALL",
     "FILL",
     "IMAGES",
-    "MOST_TILES",
     "TRANSFORM",
     "TRANSPOSED",
     "Units",
@@ -31,7 +30,7 @@ __all__ = [
 TRANSFORM = 4.0  # cycles of transforming one vector at one point, in or out
 CALL = 60.0  # cycles of one call of the inner loop, and of listing the planes of a point
 FILL, TRANSPOSED, _STORE = 5.0, 10.0, 10.0  # cycles of a vector on its way into the strip, and to the result
-MOST_TILES = 224  # of a unit: few large units read the weights seldom
+_MOST_TILES = 224  # of a unit: few large units read the weights seldom
 IMAGES = (2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 48, 64)  # of a unit, if one has few tiles
 _PIECES = 12  # of a single line of tiles: so many numbers of them are tried
 _MOST_SCRATCH = 8 * 2**20 - 2**17  # of one thread
@@ -191,15 +190,19 @@ class WinogradLaunch(LaunchBuilder):
         return best
 
     def _has_room(self, units: Units) -> bool:
-        """Whether scratch is small enough, and the out strip stays in L2 until it is flushed."""
+        """Whether scratch is small enough, and the out strip near until it is flushed."""
         grid = self._grid(units, ())
         out = self._out_bytes(grid.images, grid.v_unit, grid.x_unit)
-        return out <= self.machine.l2_bytes and sum(self._scratch(grid)) + out <= _MOST_SCRATCH
+        return out <= self._out_room and sum(self._scratch(grid)) + out <= _MOST_SCRATCH
+
+    @property
+    def _out_room(self) -> int:
+        return self.machine.l2_bytes
 
     def _candidates(self) -> Iterator[Units]:
         """Units from small to large: parts of an image, or several images."""
         (tiles_v, tiles_x), least = self._tiles_by_axis(), self.winograd.direct.tile.rows
-        least, most = -(-least // self._spread), max(1, MOST_TILES // self._spread)
+        least, most = -(-least // self._spread), max(1, _MOST_TILES // self._spread)
         room = self.machine.l2_bytes // (self._tile_bytes * self._spread)
         x_tiles = even_share(tiles_x, min(most, max(least, room)))
         widths = sorted({x_tiles, *self._lines(x_tiles, most)}) if tiles_v == 1 else [x_tiles]

@@ -23,11 +23,13 @@ from unstride.plan.job import Job, Panel
 from unstride.plan.launch import Launch
 from unstride.plan.shares import round_up
 from unstride.plan.winograd import Matrix, Transform, WinogradPlan
-from unstride.plan.winograd_launch import CALL, FILL, IMAGES, MOST_TILES, TRANSFORM, TRANSPOSED, Units, WinogradLaunch
+from unstride.plan.winograd_launch import CALL, FILL, IMAGES, TRANSFORM, TRANSPOSED, Units, WinogradLaunch
 
 __all__ = ["WholeLaunch", "WholePlan", "result_matrix", "source_matrix", "whole_maps"]
 
+_MOST_TILES = 400  # of a unit: more than of the other form, for maps cannot be cut
 _ADDED = 7.0  # cycles of transforming one vector at one point back, and adding it to its neighbours'
+_OUT_ROOM = 4  # times L2: results of a unit that wait to be flushed may come from the last cache
 _STORE = 14.0  # cycles of a finished vector on its way to the result
 
 
@@ -114,8 +116,12 @@ class WholeLaunch(WinogradLaunch):
     def _candidates(self) -> Iterator[Units]:
         v, x = self._tiles_by_axis()
         numbers = dict.fromkeys(min(n, self.batch) for n in (1, *IMAGES))
-        for images in [n for n in numbers if n * self._tiles_of_map <= MOST_TILES]:
+        for images in [n for n in numbers if n * self._tiles_of_map <= _MOST_TILES]:
             yield Units(images, v, x, -(-self.batch // images) * self.outer_positions)
+
+    @property
+    def _out_room(self) -> int:
+        return _OUT_ROOM * self.machine.l2_bytes
 
     def _rows_and_columns(self, grid: Grid) -> tuple[int, int]:
         return self._tiles_by_axis()
