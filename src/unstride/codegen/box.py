@@ -24,6 +24,7 @@ class Box:
     """Emits `run(job, task, slot)` up to the filled strip; subclasses emit the rest."""
 
     narrow: Any  # set by subclasses that flush to pixel-major memory
+    flushes_past = False  # whether channel-major results may go past the caches
 
     def __init__(self, module: Any, numbers: Numbers, *, channel_major: bool) -> None:
         self.numbers, self.channel_major = numbers, channel_major
@@ -287,7 +288,7 @@ class Box:
     def _flush_lines(self, target: Ptr, c_stride: Int, source: Ptr, pitch: Int, pixels: Int, width: Int) -> None:
         """Where a vector is a line: past the caches, if the channels of the result begin on lines."""
         e, lanes = self.e, self.numbers.lanes
-        if self.numbers.stored is not self.numbers.computed:
+        if not self.flushes_past or self.numbers.stored is not self.numbers.computed:
             e.call(self.scatter, target, c_stride, source, pitch, pixels, width)
             return
         long = e.b.and_(pixels >= _STREAMED * lanes, width >= lanes)

@@ -90,6 +90,7 @@ class DirectDriver(Box):
         super().__init__(module, numbers, channel_major=family.channel_major)
         self.family = family
         self.through_strip = family.channel_major or family.clipped
+        self.flushes_past = not family.overlapping
 
     def emit(self) -> None:
         e = self.e

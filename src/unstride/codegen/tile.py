@@ -227,7 +227,8 @@ class _Tile:
                     self._result(m).store(v * self.lanes, self.acc[m * self.vectors + v])
             return
         e, args = self.e, self.args
-        low, high = args.int(TileArgs.LOW), args.int(TileArgs.HIGH)
+        # Depthwise panels are never merged, so that their columns begin with the first.
+        low, high = e.int(0) if self.kind.depthwise else args.int(TileArgs.LOW), args.int(TileArgs.HIGH)
         bias_row = e.ptr(args.int(TileArgs.BIAS), self.numbers.computed)
         bias = [bias_row.load(v * self.lanes, self.lanes) for v in range(self.vectors)]
         whole = e.b.and_(low.equals(0), high.equals(self.width))

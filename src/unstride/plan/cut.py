@@ -46,6 +46,8 @@ class Grid:
 class Cut:
     """One problem by one direct plan: its axes, and the ways to cut it with their prices."""
 
+    flushes_past = True  # whether a kernel may store lines of a channel-major result past the caches
+
     def __init__(self, plan: DirectPlan, problem: Problem, machine: Machine, threads: int) -> None:
         self.plan, self.problem, self.machine, self.threads = plan, problem, machine, threads
         scatter = problem.direction == "scatter"
@@ -247,7 +249,7 @@ class Cut:
 
         In channel-major memory that gains where vectors are whole lines and take two passes; elsewhere it may lose.
         """
-        by_line = self.machine.pace > 1 and self.problem.dtype in ("f32", "f64")
+        by_line = self.flushes_past and self.machine.pace > 1 and self.problem.dtype in ("f32", "f64")
         return self.may_stream and (self.problem.data_layout == "NXC" or by_line)
 
     @lazy

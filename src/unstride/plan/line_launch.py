@@ -27,6 +27,8 @@ class LineLaunch(LaunchBuilder, ABC, Generic[P]):
     `plan` is the direct plan, whose axes it has; panels, scratch and the model of costs are those of `across`.
     """
 
+    flushes_past = False
+
     def __init__(self, plan: P, problem: Problem, machine: Machine, threads: int) -> None:
         super().__init__(plan.direct, problem, machine, threads)
         self.across, self.lanes = plan, plan.direct.tile.lanes
@@ -46,10 +48,6 @@ class LineLaunch(LaunchBuilder, ABC, Generic[P]):
     @abstractmethod
     def _own_fields(self, grid: Grid) -> dict[Job, int]:
         """What the kernel reads beside the fields of a direct launch."""
-
-    @property
-    def streams(self) -> bool:
-        return super().streams and self.problem.data_layout == "NXC"
 
     @property
     def fills_holes(self) -> bool:

@@ -99,6 +99,8 @@ def _with_products(base: DirectPlan) -> DirectPlan:
 class OverlapLaunch(LaunchBuilder):
     """How a call is cut: boxes of result positions, each with the source pixels that reach into it."""
 
+    flushes_past = False
+
     @property
     def fills_holes(self) -> bool:
         """Sums start with the bias, so those without terms are nothing else."""
