@@ -49,11 +49,6 @@ _FAULTS = frozenset(f"died of SIG{name}" for name in ("SEGV", "BUS", "ILL", "FPE
 # survivors; it changes neither what is drawn nor what is counted.
 REASONS = (
     (
-        "depthwise* tile_*",
-        "self.kept.store_between(target, v * self.lanes, self._epilogue(value, bias[v]), low, high)",
-        "the columns of a depthwise panel begin at 0, which is before the second vector either way",
-    ),
-    (
         "depthwise* part_*",
         "self.kept.store_between(target, v * self.lanes, self._epilogue(value, bias[v]), low, high)",
         "the columns of a depthwise panel begin at 0, and so does what is stored of its last vector",
