@@ -72,6 +72,11 @@ TELLING = [
     "scatter f32 NXC GIOX n1 g20 i1 o1 x6x13 k2x2 s3x4 d1x1 b0x1 y18x49",
     "gather f32 NXC GIOX n1 g20 i1 o1 x5x9x20 k3x3x5 s1x2x3 d1x1x2 b1x1x4 y5x18x60",
     "gather f32 NCX GIOX n1 g3 i2 o1 x5x9x20 k3x3x5 s1x2x1 d1x1x2 b1x1x4 y5x18x20",
+    "gather f32 NCX GIOX n2 g3 i1 o1 x6x70 k4x7 s3x3 d1x2 b2x5 y18x209",
+    "gather f32 NCX GIOX n1 g2 i1 o2 x3x7x40 k2x3x4 s2x1x4 d1x1x1 b-1x1x2 y5x8x157",
+    "gather f32 NCX GIOX n1 g5 i1 o1 x150 k3 s2 d1 b-3 y290",
+    "gather f32 NXC GIOX n1 g33 i1 o1 x5x15 k3x3 s2x2 d1x1 b1x1 y9x29",
+    "scatter f32 NXC GIOX n1 g18 i1 o1 x3x12 k9x9 s8x8 d1x1 b2x3 y20x90",
 ]
 
 

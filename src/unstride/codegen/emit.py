@@ -34,6 +34,7 @@ __all__ = [
     "Callee",
     "Emitter",
     "Int",
+    "IntLike",
     "Ptr",
     "Var",
     "function_table",

@@ -7,7 +7,7 @@ from typing import Any
 from unstride.codegen.box import Box
 from unstride.codegen.emit import Int, Ptr
 from unstride.codegen.numbers import Numbers
-from unstride.codegen.strips import emit_padded
+from unstride.codegen.strips import emit_apart, emit_padded
 from unstride.plan.across import SLACK
 from unstride.plan.job import Job, Panel
 
@@ -20,8 +20,12 @@ class LineStrip(Box):
     flat: Any = None  # whether rows are one run, in the source and in the strip; None if they never are
     channel_pitch: Int
 
-    def __init__(self, module: Any, numbers: Numbers) -> None:
-        if numbers.masked_loads:
+    def __init__(self, module: Any, numbers: Numbers, parts: int = 0) -> None:
+        """`parts`: into how many the pixels of a line are put, by their residue; 0 if lines may be no whole vectors."""
+        self.parts = parts
+        if parts:
+            self.padded = emit_apart(module, numbers, parts)
+        elif numbers.masked_loads:
             self.padded = emit_padded(module, numbers)
         super().__init__(module, numbers, channel_major=False)
 
@@ -73,7 +77,7 @@ class LineStrip(Box):
         left = e.min(e.max(0 - self.source_x, 0), self.columns)
         right = e.max(e.min(self.get(Job.SOURCE_X_SIZE) - self.source_x, self.columns), left)
         line = source + v * stride
-        if self.numbers.masked_loads:
+        if self.numbers.masked_loads or self.parts:
             e.call(self.padded, target, line + self.source_x, left, right, self.row_pitch, count, stride)
             return
         for row in e.range(count):

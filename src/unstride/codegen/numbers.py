@@ -77,10 +77,24 @@ class Numbers:
 
     def load_between(self, source: Ptr, low: Int, high: Int) -> Any:
         """The elements [low, high) of a stored vector, widened, and zeros around them, which are not read."""
+        return self._load_under(source, self._lanes_between(source.e, low, high))
+
+    def mask(self, e: Emitter, low: Int, high: Int) -> Any:
+        """What `load_masked` takes for the elements [low, high): worth keeping where many are loaded alike."""
+        lanes = self._lanes_between(e, low, high)
+        return lanes if self.isa.masked else e.b.sext(lanes, vector(I32, self.lanes))
+
+    def load_masked(self, source: Ptr, mask: Any) -> Any:
+        """As `load_between`, under a mask that was made before."""
+        e = source.e
+        lanes = mask if self.isa.masked else e.b.icmp_signed("<", mask, constant(mask.type, 0))
+        return self._load_under(source, lanes)
+
+    def _load_under(self, source: Ptr, lanes: Any) -> Any:
         e, typ = source.e, vector(self._integer or self.stored, self.lanes)
         name = f"llvm.masked.load.{mangle(typ)}.p0"
         nothing, align = constant(typ, 0), ir.Constant(I32, 1)
-        found = e.intrinsic(name, typ, (source.value, align, self._lanes_between(e, low, high), nothing))
+        found = e.intrinsic(name, typ, (source.value, align, lanes, nothing))
         return self.widen(e, found if typ.element is self.stored else e.b.bitcast(found, vector(F16, self.lanes)))
 
     def store_between(self, target: Ptr, offset: int, value: Any, low: Int, high: Int) -> None:

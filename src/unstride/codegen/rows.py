@@ -7,8 +7,8 @@ where the result is large: parts of a row wait on a stage, from which whole line
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
 
 from unstride.codegen.activation import activate, slope_vector
 from unstride.codegen.box import Box
@@ -18,7 +18,8 @@ from unstride.codegen.spread import SpreadFamily
 from unstride.codegen.strips import emit_stream
 from unstride.plan.job import Job, Panel
 from unstride.plan.phases import AxisPhases
-from unstride.plan.rows import positions_at_once, sums_at_once
+from unstride.plan.rows import positions_at_once, sums_at_once, vectors_at_once
+from unstride.plan.spread import SpreadPlan
 
 __all__ = ["RowsFamily"]
 
@@ -27,7 +28,17 @@ __all__ = ["RowsFamily"]
 class RowsFamily(SpreadFamily):
     """What is compiled into one such kernel: all of the last axis but its sizes."""
 
+    vectors: int = 1  # of channels that are done together
     name: ClassVar[str] = "rows"
+
+    @classmethod
+    def of(cls, plan: SpreadPlan, activation: str) -> Self:
+        vectors = vectors_at_once(plan.direct.structure, plan.direct.isa)
+        return replace(super().of(plan, activation), vectors=vectors)
+
+    @property
+    def key(self) -> str:
+        return f"{super().key} v{self.vectors}"
 
     def _emit(self, module: Any, numbers: Numbers) -> None:
         _Driver(module, numbers, self).emit()
@@ -119,7 +130,7 @@ class _Sweep:
     def __init__(self, module: Any, numbers: Numbers, family: RowsFamily) -> None:
         self.e = e = Emitter(module, "sweep", [*(PTR,) * 6, *(I64,) * 8], internal=True)
         self.numbers, self.activation, self.axis = numbers, family.activation, family.axis
-        self.lanes = numbers.lanes
+        self.lanes, self.vectors = numbers.lanes, family.vectors
         self.typ = vector(numbers.computed, self.lanes)
         self.phases = _by_residue(self.axis)
         self.width = family.kernel * self.lanes  # elements of the weights of a kernel row
@@ -140,70 +151,84 @@ class _Sweep:
         slope = self.activation == "leaky_relu"
         self.slope = slope_vector(e, self.job, Job.SLOPE_BITS, numbers) if slope else None
         room = sums_at_once(numbers.isa)
-        positions = positions_at_once(self.axis)
-        whole = low + (high - low) // positions * positions
-        for x in e.range(low, whole, positions):
-            self._positions(x, positions, room)
-        if positions > 1:
-            for x in e.range(whole, high):
-                self._positions(x, 1, room)
+        positions, start = positions_at_once(self.axis, self.vectors), low
+        while positions:
+            whole = start + (high - start) // positions * positions
+            for x in e.range(start, whole, positions):
+                self._positions(x, positions, room)
+            positions, start = positions // 2, whole
         inside = high - low
         for x in e.range(x0, x1 - inside):
             self._positions(e.select(x < low, x, x + inside), 1, room, guarded=True)
         e.ret()
 
     def _positions(self, x: Int, count: int, room: int, *, guarded: bool = False) -> None:
-        """All phases of so many positions, as many phases at a time as there is room for their sums."""
-        at_once = max(1, room // count)
-        for index in self.e.range(self.first_panel, self.end_panel, inner=True):
-            panel = self.panels + index * len(Panel)
-            self.channel = panel.int(Panel.CHANNEL)
-            self.weights = self.all_weights + panel.int(Panel.WEIGHTS)
-            self.bias = self.all_bias.load(self.channel, self.lanes)
-            for first in range(0, len(self.phases), at_once):
-                self._phases(x, count, range(first, min(first + at_once, len(self.phases))), guarded=guarded)
+        """All phases of so many positions, a few vectors of channels at a time, and the rest one by one."""
+        e, start = self.e, self.first_panel
+        for vectors in dict.fromkeys((self.vectors, 1)):
+            stop = start + (self.end_panel - start) // vectors * vectors
+            for index in e.range(start, stop, vectors, inner=True):
+                panels = [self.panels + (index + i) * len(Panel) for i in range(vectors)]
+                self._vectors(x, count, room, panels, guarded=guarded)
+            start = stop
+
+    def _vectors(self, x: Int, count: int, room: int, panels: list[Ptr], *, guarded: bool) -> None:
+        """As many phases at a time as there is room for their sums."""
+        self.channels = [panel.int(Panel.CHANNEL) for panel in panels]
+        self.weights = [self.all_weights + panel.int(Panel.WEIGHTS) for panel in panels]
+        self.bias = [self.all_bias.load(channel, self.lanes) for channel in self.channels]
+        at_once = max(1, room // (count * len(panels)))
+        for first in range(0, len(self.phases), at_once):
+            self._phases(x, count, range(first, min(first + at_once, len(self.phases))), guarded=guarded)
 
     def _phases(self, x: Int, count: int, residues: range, *, guarded: bool) -> None:
-        e, step = self.e, self.axis.source_step
-        sums = [constant(self.typ, 0.0)] * (len(residues) * count)
+        e, step, vectors = self.e, self.axis.source_step, len(self.channels)
+        sums = [constant(self.typ, 0.0)] * (len(residues) * count * vectors)
         start = x * step + self.first
         needed = sorted({u * step + a for r in residues for a, _ in self.phases[r] for u in range(count)})
         exists = {}
         if guarded:
             exists = {i: e.b.and_(start + i >= 0, start + i < self.source_size) for i in needed}
         for tap, carried in e.fold(0, self.count, 1, sums):
-            row = self.source + (self.taps.int(tap * 2) + start * self.source_pixel + self.channel)
-            weights = self.weights + self.taps.int(tap * 2 + 1)
+            row = self.source + (self.taps.int(tap * 2) + start * self.source_pixel)
+            weights = [line + self.taps.int(tap * 2 + 1) for line in self.weights]
             values = {}
             for i in needed:
-                pixel = row + self.source_pixel * i
-                if guarded:
-                    pixel = Ptr(e, e.b.select(exists[i], pixel.value, self.zeros.value), self.numbers.stored)
-                values[i] = self.numbers.load(pixel, 0, self.lanes)
+                for v, channel in enumerate(self.channels):
+                    pixel = row + self.source_pixel * i + channel
+                    if guarded:
+                        pixel = Ptr(e, e.b.select(exists[i], pixel.value, self.zeros.value), self.numbers.stored)
+                    values[i, v] = self.numbers.load(pixel, 0, self.lanes)
             for place, r in enumerate(residues):
                 for a, weight in self.phases[r]:
-                    factor = weights.load(weight * self.lanes, self.lanes)
-                    for u in range(count):
-                        at = place * count + u
-                        carried[at] = self.numbers.multiply_add(e, values[u * step + a], factor, carried[at])
-        done = [activate(e, self.activation, e.b.fadd(total, self.bias), self.slope) for total in sums]
+                    for v in range(vectors):
+                        factor = weights[v].load(weight * self.lanes, self.lanes)
+                        for u in range(count):
+                            at = (place * count + u) * vectors + v
+                            carried[at] = self.numbers.multiply_add(e, values[u * step + a, v], factor, carried[at])
+        done = [
+            activate(e, self.activation, e.b.fadd(total, self.bias[i % vectors]), self.slope)
+            for i, total in enumerate(sums)
+        ]
         self._store(x, count, residues, done, guarded=guarded)
 
     def _store(self, x: Int, count: int, residues: range, done: list[Any], *, guarded: bool) -> None:
-        e, step = self.e, self.axis.result_step
-        target = self.target + (x * step * self.result_pixel + self.channel)
+        e, step, vectors = self.e, self.axis.result_step, len(self.channels)
+        target = self.target + x * step * self.result_pixel
         if not guarded:
             lines = [
-                (target + self.result_pixel * (u * step + r), done[place * count + u])
+                (target + self.result_pixel * (u * step + r) + channel, done[(place * count + u) * vectors + v])
                 for u in range(count)
                 for place, r in enumerate(residues)
+                for v, channel in enumerate(self.channels)
             ]
             self.numbers.store_lines(e, lines, 1, self.stream)
             return
         for place, r in enumerate(residues):
             at = x * step + r - self.begin
             with e.when(e.b.and_(at >= 0, at < self.result_size)):
-                self.numbers.store(target + self.result_pixel * r, 0, done[place])
+                for v, channel in enumerate(self.channels):
+                    self.numbers.store(target + self.result_pixel * r + channel, 0, done[place * vectors + v])
 
 
 def _by_residue(axis: AxisPhases) -> list[list[tuple[int, int]]]:

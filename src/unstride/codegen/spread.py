@@ -71,7 +71,7 @@ class _Driver(LineStrip):
         self.variants = [_Rows(module, numbers, family, r) for r in range(axis.result_step if is_woven(axis) else 1)]
         if may_stage(numbers.isa):
             self.stream = emit_stream(module, numbers)
-        super().__init__(module, numbers)
+        super().__init__(module, numbers, axis.source_step)
 
     def emit(self) -> None:
         e = self.e
@@ -114,7 +114,8 @@ class _Driver(LineStrip):
         # Rotated lines end with the first phases of one position more.
         self.columns = self.columns + self.e.select(rotation > 0, self.get(Job.SOURCE_X_STEP), 0)
         # What is read beyond the end of a row belongs to the next one, and is not used.
-        self.row_pitch = (self.columns + (lanes - 1)) & -lanes
+        self.part_pitch = ((self.columns + (self.parts - 1)) // self.parts + (lanes - 1)) & -lanes
+        self.row_pitch = self.part_pitch * self.parts
         self.plane_pitch = self.rows * self.row_pitch
         self.channel_pitch = self.get(Job.PLANE_COUNT) * self.plane_pitch
         # Of a result row, from the box's first element on, the part [low, high) exists.
@@ -174,22 +175,24 @@ class _Driver(LineStrip):
         e, heads = self.e, self.heads + phase * self.get(Job.RESULT_V_STEP) * 2
         weights = e.ptr(self.get(Job.WEIGHTS), self.numbers.computed) + panel.int(Panel.WEIGHTS)
         bias = e.ptr(self.get(Job.BIAS), self.numbers.computed) + panel.int(Panel.BIAS)
-        sizes = (self.v0, self.v1, self.low, self.high, self.row_pitch * self.get(Job.SOURCE_V_STEP))
+        pitch = self.row_pitch * self.get(Job.SOURCE_V_STEP)
+        sizes = (self.v0, self.v1, self.low, self.high, pitch, self.part_pitch)
         e.call(self.rows_function, result, self.strip, heads, self.taps, weights, bias, self.job, *sizes)
 
 
 class _Rows:
-    """rows(result, source, heads, taps, weights, bias, job, v0, v1, low, high, pitch): a box's rows of an outer phase.
+    """rows(result, source, heads, taps, weights, bias, job, v0, v1, low, high, pitch, part): a box's rows of an outer
+    phase.
 
     Of each row the elements [low, high). Its first element, and that of every period, is of phase `rotation`.
     """
 
     def __init__(self, module: Any, numbers: Numbers, family: SpreadFamily, rotation: int) -> None:
-        self.e = e = Emitter(module, f"rows_{rotation}", [*(PTR,) * 7, *(I64,) * 5], internal=True)
+        self.e = e = Emitter(module, f"rows_{rotation}", [*(PTR,) * 7, *(I64,) * 6], internal=True)
         self.numbers, self.activation, self.rotation = numbers, family.activation, rotation
         self.sums: _Woven | _Permuted
         if is_woven(family.axis):
-            self.sums = _Woven(e, numbers, family.axis, rotation)
+            self.sums = _Woven(e, numbers, family.axis, rotation, e.arg_int(12))
         else:
             self.sums = _Permuted(e, numbers, family.axis)
         self.width = self.sums.width
@@ -263,7 +266,7 @@ class _Permuted:
         self.vectors = len(self.taps)  # after which everything repeats: a period
         self.products = sum(map(len, self.taps))  # of a period, for one row of the kernel
         self.width = self.products * numbers.lanes  # elements of the weights of that row
-        self.along = self.vectors * numbers.lanes * axis.source_step // axis.result_step  # source elements of a period
+        self.along = self.vectors * numbers.lanes // axis.result_step  # source elements of a period
 
     def add(self, line: Ptr, weights: Ptr, sums: list[Any]) -> None:
         """Add the products of one source row to the sums of a few periods."""
@@ -288,35 +291,40 @@ class _Permuted:
         values = line.load(tap.first, lanes)
         if tap.sources == tuple(range(lanes)):
             return values
-        further = max(used) >= lanes
-        assert not (further and None in tap.sources)
-        others = line.load(tap.first + lanes, lanes) if further else constant(values.type, 0.0)
         order = [lanes if source is None else source for source in tap.sources]
-        return e.b.shuffle_vector(values, others, ir.Constant(vector(I32, lanes), order))
+        return e.b.shuffle_vector(values, constant(values.type, 0.0), ir.Constant(vector(I32, lanes), order))
 
 
 class _Woven:
-    """Sums of single phases, which are woven into neighbouring results at the end."""
+    """Sums of single phases, which are woven into neighbouring results at the end.
 
-    def __init__(self, e: Emitter, numbers: Numbers, axis: AxisPhases, rotation: int) -> None:
-        self.e, self.numbers = e, numbers
+    `part` is how far the parts of a source line are apart.
+    """
+
+    def __init__(self, e: Emitter, numbers: Numbers, axis: AxisPhases, rotation: int, part: Int) -> None:
+        self.e, self.numbers, self.part = e, numbers, part
         self.vectors, self.along = axis.result_step, numbers.lanes
         self.products = self.width = sum(len(phase.taps) for phase in axis.phases)
-        self.taps: list[tuple[int, int]] = []  # of each weight: the vector, and the source element of its first lane
+        # Of each weight: the vector, and the part and element of the source that its first lane takes.
+        self.taps: list[tuple[int, tuple[int, int]]] = []
         for phase in axis.phases:
             further, place = divmod(phase.r - rotation, self.vectors)
-            self.taps += [(place, tap.a - axis.first - further) for tap in phase.taps]
+            firsts = [divmod(tap.a - axis.first - further, axis.source_step) for tap in phase.taps]
+            self.taps += [(place, (part, first)) for first, part in firsts]
 
     def add(self, line: Ptr, weights: Ptr, sums: list[Any]) -> None:
         """Add the products of one source row to the sums of a few periods."""
         e, lanes = self.e, self.numbers.lanes
         for period in range(0, len(sums), self.vectors):
             pixels = line + period // self.vectors * self.along
-            values = {first: pixels.load(first, lanes) for first in sorted({first for _, first in self.taps})}
-            for i, (place, first) in enumerate(self.taps):
+            values = {
+                (part, first): (pixels + self.part * part).load(first, lanes)
+                for part, first in sorted({source for _, source in self.taps})
+            }
+            for i, (place, source) in enumerate(self.taps):
                 factor = e.splat(weights.load(i), lanes)
                 at = period + place
-                sums[at] = self.numbers.multiply_add(e, values[first], factor, sums[at])
+                sums[at] = self.numbers.multiply_add(e, values[source], factor, sums[at])
 
     def in_order(self, sums: list[Any]) -> list[Any]:
         periods = [sums[i : i + self.vectors] for i in range(0, len(sums), self.vectors)]

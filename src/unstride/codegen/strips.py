@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from unstride.codegen import ir
-from unstride.codegen.emit import I32, I64, PTR, Emitter, Int, Ptr, size_of
+from unstride.codegen.emit import I32, I64, PTR, Emitter, Int, IntLike, Ptr, size_of
 from unstride.codegen.numbers import Numbers, constant
 from unstride.plan.machine import LINE_BYTES
 
 __all__ = [
+    "emit_apart",
     "emit_copy",
     "emit_narrow",
     "emit_padded",
@@ -24,6 +25,7 @@ __all__ = [
     "emit_zero",
     "in_vectors",
     "transpose_block",
+    "unweave",
     "weave",
 ]
 
@@ -91,6 +93,54 @@ def emit_padded(module: Any, numbers: Numbers) -> Any:
         for i in e.range(first, end, lanes, inner=True):
             to.store(i, numbers.load(line, i, lanes))
         e.call(under_mask, to, line, low, high, end, pitch)
+    e.ret()
+    return e.function
+
+
+def emit_apart(module: Any, numbers: Numbers, parts: int) -> Any:
+    """apart(target, source, low, high, pitch, rows, stride): as `padded`, for a pitch of so many parts that are whole
+    vectors each: element i of a row becomes element i // parts of its part i % parts."""
+    e = Emitter(module, "apart", [PTR, PTR, *(I64,) * 5], internal=True)
+    target = e.arg_ptr(0, numbers.computed, noalias=True)
+    source = e.arg_ptr(1, numbers.stored, noalias=True)
+    low, high, pitch, rows, stride = (e.arg_int(i) for i in (2, 3, 4, 5, 6))
+    lanes, part = numbers.lanes, pitch // parts
+    # Vectors of all parts at once. Around the ends not all of their elements exist, and the same ones in every row.
+    first = ((low + (parts - 1)) // parts + (lanes - 1)) & -lanes
+    end = e.max((high // parts) & -lanes, first)
+
+    def vectors(row: Int, i: Int, masks: list[Any] | None = None) -> None:
+        line, to = source + (row * stride + i * parts), target + (row * pitch + i)
+        places = [line + k * lanes for k in range(parts)]
+        if masks:
+            lines = [numbers.load_masked(place, mask) for place, mask in zip(places, masks, strict=True)]
+        else:
+            lines = [numbers.load(place, 0, lanes) for place in places]
+        for k, value in enumerate(unweave(e, lines)):
+            to.store(part * k, value)
+
+    def ends(start: IntLike, stop: Int) -> None:
+        for i in e.range(start, stop, lanes):
+            starts = [i * parts + k * lanes for k in range(parts)]
+            masks = [numbers.mask(e, low - at, high - at) for at in starts]
+            for row in e.range(rows):
+                vectors(row, i, masks)
+
+    def elements(start: IntLike, stop: Int) -> None:
+        for row in e.range(rows):
+            for i in e.range(start, stop):
+                for k in range(parts):
+                    at, to = i * parts + k, target + (row * pitch + part * k + i)
+                    to.store(0, constant(numbers.computed, 0.0))
+                    with e.when(e.b.and_(at >= low, at < high)):
+                        to.store(0, numbers.load(source, row * stride + at))
+
+    outside = ends if numbers.masked_loads else elements
+    outside(0, first)
+    for row in e.range(rows):
+        for i in e.range(first, end, lanes, inner=True):
+            vectors(row, i)
+    outside(end, part)
     e.ret()
     return e.function
 
@@ -289,6 +339,35 @@ def weave(e: Emitter, lines: list[Any]) -> list[Any]:
             value = e.b.shuffle_vector(value, lines[k], ir.Constant(ir.VectorType(I32, lanes), order))
         woven.append(value)
     return woven
+
+
+def unweave(e: Emitter, lines: list[Any]) -> list[Any]:
+    """The vectors that `weave` would turn into these."""
+    count, lanes = len(lines), lines[0].type.count
+    if count == 1:
+        return lines
+    if count % 2 == 0:
+        pairs = list(zip(lines[::2], lines[1::2], strict=True))
+        halves = [unweave(e, [e.b.shuffle_vector(*pair, _every(2, k, lanes)) for pair in pairs]) for k in range(2)]
+        return [value for pair in zip(*halves, strict=True) for value in pair]
+    apart = []
+    for k in range(count):
+        value = lines[0]
+        for j in range(1, count):
+            # Elements of the lines before j are in their lanes already.
+            places = [divmod(lane * count + k, lanes) for lane in range(lanes)]
+            order = [
+                lanes + element if line == j else lane if j > 1 else element
+                for lane, (line, element) in enumerate(places)
+            ]
+            value = e.b.shuffle_vector(value, lines[j], ir.Constant(ir.VectorType(I32, lanes), order))
+        apart.append(value)
+    return apart
+
+
+def _every(count: int, first: int, lanes: int) -> Any:
+    """The order that takes so many elements' first, of two vectors."""
+    return ir.Constant(ir.VectorType(I32, lanes), [i * count + first for i in range(lanes)])
 
 
 def _take_turns(e: Emitter, first: Any, second: Any) -> list[Any]:

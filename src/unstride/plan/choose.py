@@ -61,7 +61,7 @@ SCALE = {
         "clipped": 0.97,
         "overlap": 0.92,
         "folded": 0.91,
-        "spread": 1.15,
+        "spread": 1.0,
         "rows": 0.8,
         "winograd": 1.1,
         "whole": 1.1,

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 
 from unstride._lazy import lazy
 from unstride.plan.cut import Grid
@@ -17,15 +18,16 @@ from unstride.plan.direct import PanelSource, plan_direct
 from unstride.plan.job import Job, Panel
 from unstride.plan.line_launch import LineLaunch
 from unstride.plan.machine import ISA
-from unstride.plan.phases import ONE_ROW, AxisPhases
+from unstride.plan.phases import ONE_ROW, AxisPhases, axis_phases
 from unstride.plan.shares import largest
 from unstride.plan.spread import SpreadPlan, has_long_tables, row_lists
 from unstride.problem import Structure
 
-__all__ = ["RowsLaunch", "RowsPlan", "plan_rows"]
+__all__ = ["RowsLaunch", "RowsPlan", "plan_rows", "positions_at_once", "sums_at_once", "vectors_at_once"]
 
 _MOST_TAPS = 96  # along x: all are written out
 _SHARING = 8  # sums that share a weight: the registers of every ISA have room for them
+_BANKS_BYTES, _MANY_ROWS = 512, 6  # pixels so far apart, and kernel rows so many, that their lines meet in few banks
 _BOX_BYTES = 256 * 1024  # of the results of one row of a box
 _STAGE_BYTES, _STAGE_SHARE = 32 * 1024, 8  # of results on their way past the caches: so many, at most an 8th of L2
 # Cycles: of a result row, of a vector that is stored or loaded, and of a product; a fit to random layers.
@@ -38,9 +40,22 @@ def sums_at_once(isa: ISA) -> int:
     return 24 if isa.registers == 32 else 8
 
 
-def positions_at_once(axis: AxisPhases) -> int:
-    """Positions that share the weights they load."""
-    return max(1, _SHARING // axis.result_step)
+def positions_at_once(axis: AxisPhases, vectors: int = 1) -> int:
+    """Positions that share the weights they load; fewer where several vectors of channels are done together."""
+    return max(1, min(_SHARING // axis.result_step, _SHARING if vectors == 1 else _SHARING // 2))
+
+
+def vectors_at_once(structure: Structure, isa: ISA) -> int:
+    """Vectors of channels that are done together.
+
+    Where pixels are powers of two apart, the same channels of all pixels that a position reads wait for one bank of a
+    cache, and drive each other out of it. Several lines of each pixel are better then than one of each.
+    """
+    s = structure
+    axis = axis_phases(s.direction, s.kernel[-1], s.stride[-1], s.dilation[-1])
+    if s.groups * s.itemsize % _BANKS_BYTES or prod(s.kernel[:-1]) < _MANY_ROWS:
+        return 1
+    return 4 if sums_at_once(isa) >= 4 * positions_at_once(axis, 4) * axis.result_step else 2
 
 
 @dataclass(frozen=True)
@@ -115,7 +130,7 @@ class RowsLaunch(LineLaunch[RowsPlan]):
         stored = grid.x_unit * self.x.phases.result_step
         low, high = self._inside
         inside = max(0, min(high, self.x_hull[1]) - max(low, self.x_hull[0])) / nx * grid.x_unit
-        together = positions_at_once(self.x.phases)
+        together = min(2, positions_at_once(self.x.phases))
         alone = grid.x_unit - inside // together * together  # positions that load pixels and weights for themselves
         taps = sum(len(phase.taps) for phase in self.x.phases.phases)
         loaded = (grid.x_unit - alone) * min(self.x.phases.source_step, self.x.phases.span) + alone * taps

@@ -1,12 +1,13 @@
 """Few channels a group, in channel-major memory: each source pixel is spread over the lanes of its results.
 
 Depthwise layers multiply so little that moving pixels is all their time. Here a vector holds neighbouring elements of
-one result row, of all x-phases in turn, as they are stored. For every tap along x the source pixels that they need are
-loaded as they lie, put into their lanes by one permutation, and multiplied by the weights of those lanes, which were
-packed in the same order. Nothing is transposed and no phases are woven; rows are written from the first element to the
-last.
+one result row, as they are stored; nothing is transposed, and rows are written from the first element to the last.
 
-Which pixel goes into which lane repeats after `stride / gcd(stride, lanes)` vectors, and is compiled in.
+A scatter with a stride up to 4 sums each x-phase in a vector of its own, from source pixels as they lie, and weaves the
+phases at the end. With a larger stride the source pixels that a tap needs are put into the lanes of their results, by
+one permutation, and multiplied by the weights of those lanes, packed in the same order. Which pixel goes into which
+lane repeats after `stride / gcd(stride, lanes)` vectors, and is compiled in. For a gather with a stride the
+pixels of a source line are put apart when it is filled, those of one residue side by side: each tap reads neighbours.
 """
 
 from __future__ import annotations
@@ -45,12 +46,10 @@ _MOST_WOVEN = 4  # phases
 _MOST_RESIDUES = 2**14  # of a position, and kernel elements
 _MOST_PRODUCTS = 4  # channels in times channels out, of a group
 _STRIP_BYTES = 32 * 1024  # of the source lines of a box, and the next channel's: they should stay in L1
-# Cycles: of a result row and of each of its vectors, of a product, of a source line and of each of its vectors, and of
-# a channel's plane; a fit to random layers.
-_STORE, _PRODUCT, _FILL = 3.0, 0.9, 6.0
-# Of a result row, a source line and a plane, beside their vectors; more where masks cost something, or there are none.
-_MASKED, _UNMASKED = (4.0, 4.0, 25.0), (4.0, 25.0, 120.0)
-_PIECES = 20.0  # of the end of a row, where it is not stored under a mask
+# Cycles: of a vector that is stored, of a product, and of a vector of a source line; a fit to random layers.
+_STORE, _PRODUCT, _FILL = 3.0, 1.0, 5.0
+# Of a result row, a source line and a plane, beside their vectors; more where masks or whole vectors cost more.
+_MASKED, _UNMASKED = (4.0, 4.0, 25.0), (7.0, 9.0, 90.0)
 _STAGE_BYTES = 16 * 1024  # of results that are on their way past the caches
 
 
@@ -65,7 +64,7 @@ class Lanes:
 
 @cache
 def patterns(axis: AxisPhases, lanes: int) -> tuple[tuple[Lanes, ...], ...]:
-    """The taps of each vector of results, until they repeat; in ascending source order, like those of a phase.
+    """The taps of each vector of results of a scatter, until they repeat; in ascending source order, as in a phase.
 
     >>> from unstride.plan.phases import axis_phases
     >>> for tap in patterns(axis_phases("scatter", 3, 2, 1), 4)[0]:
@@ -81,12 +80,9 @@ def patterns(axis: AxisPhases, lanes: int) -> tuple[tuple[Lanes, ...], ...]:
         taps: list[Lanes] = []
         for a in offsets:
             found = [by_residue.get(r, {}).get(a) for _, r in places]
-            sources = tuple(
-                None if k is None else (q - places[0][0]) * axis.source_step
-                for k, (q, _) in zip(found, places, strict=True)
-            )
+            sources = tuple(None if k is None else q - places[0][0] for k, (q, _) in zip(found, places, strict=True))
             if any(k is not None for k in found):
-                first = places[0][0] * axis.source_step + a - axis.first
+                first = places[0][0] + a - axis.first
                 taps.append(Lanes(first, sources, tuple(k or 0 for k in found)))
         vectors.append(tuple(taps))
     return tuple(vectors)
@@ -98,8 +94,8 @@ def period_of(axis: AxisPhases, lanes: int) -> int:
 
 
 def is_woven(axis: AxisPhases) -> bool:
-    """Whether it is less work to sum each phase in a vector of its own, and to weave them afterwards."""
-    return 1 < axis.result_step <= _MOST_WOVEN
+    """Whether each phase is summed in a vector of its own, and all are woven afterwards: less work if they are few."""
+    return axis.result_step <= _MOST_WOVEN
 
 
 @dataclass(frozen=True)
@@ -135,7 +131,7 @@ def plan_spread(structure: Structure, isa: ISA) -> SpreadPlan | None:
     x = axis_phases(s.direction, s.kernel[-1], s.stride[-1], s.dilation[-1])
     # Patterns are kept once they were looked at: not those that are too many at first sight.
     many = period_of(x, lanes) > _MOST_PERIOD or any(len(phase.taps) > _MOST_PATTERNS for phase in x.phases)
-    if x.source_step > 2 or many or products_of(x, lanes) > _MOST_PATTERNS:
+    if x.source_step > _MOST_WOVEN or many or products_of(x, lanes) > _MOST_PATTERNS:
         return None
     direct = plan_direct(s, isa)
     v, columns = direct.axes[-2] if s.rank > 1 else ONE_ROW, _kernel_columns(x, lanes)
@@ -244,7 +240,9 @@ class SpreadLaunch(LineLaunch[SpreadPlan]):
         return self.x.begin % axis.result_step if is_woven(axis) and not self.prefill else 0
 
     def _row_pitch(self, x: int) -> int:
-        return round_up((x - (0 if self._rotation else 1)) * self.x.phases.source_step + self.x.phases.span, self.lanes)
+        axis = self.x.phases
+        pixels = (x - (0 if self._rotation else 1)) * axis.source_step + axis.span
+        return axis.source_step * round_up(-(-pixels // axis.source_step), self.lanes)
 
     def _strip_room(self, v: int, x: int) -> int:
         """Bytes of two strips."""
@@ -275,16 +273,14 @@ class SpreadLaunch(LineLaunch[SpreadPlan]):
         period, products = self._period
         vectors = -(-grid.x_unit * self.x.phases.result_step // (self.lanes * period)) * period
         reduce, channels = self.plan.reduce_channels, len(plan.panels) / blocks
-        masked = self.plan.isa.masked
-        row, line, plane = _MASKED if masked else _UNMASKED
-        if self.x.result_size % self.lanes and not masked:
-            row += _PIECES
+        pace = self.machine.pace
+        row, line, plane = _MASKED if self.plan.isa.masked and pace == 1 else _UNMASKED
         storing = plan.row_phases * (row + _STORE * vectors * self.result_distance)
-        rows = grid.v_unit * (storing + plan.row_taps * reduce * _PRODUCT * products * vectors)
+        rows = grid.v_unit * (storing + plan.row_taps * reduce * _PRODUCT * pace * products * vectors)
         lines = (grid.v_unit - 1) * self.v.phases.source_step + self.v.phases.span
         filling = len(self.plan.planes) * reduce * lines * (line + _FILL * self._row_pitch(grid.x_unit) / self.lanes)
         each = rows + filling / plan.direct.result_channels + plane * len(plan.direct.outer_phases)
-        return self._turns(tasks) * (channels * each + 1500)
+        return self._turns(tasks) * (channels * each + 2000)
 
     @lazy
     def _period(self) -> tuple[int, float]:
@@ -294,8 +290,7 @@ class SpreadLaunch(LineLaunch[SpreadPlan]):
         if is_woven(axis):
             return axis.result_step, products / axis.result_step
         period = period_of(axis, self.lanes)
-        permuted = axis.source_step * axis.result_step > 1
-        return period, (2.0 if permuted else 1.0) * products / period
+        return period, 2.0 * products / period
 
     def _scratch(self, grid: Grid) -> dict[Job, int]:
         plan = self.across
