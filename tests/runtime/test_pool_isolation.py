@@ -167,8 +167,8 @@ def test_a_fork_inside_a_handler_leaves_both_with_the_whole_job(child: object) -
                 if not pids:
                     pids.append(os.fork())
             signal.signal(signal.SIGALRM, handler)
-            signal.setitimer(signal.ITIMER_REAL, 0.1)
-            words[0] = 300_000
+            signal.setitimer(signal.ITIMER_REAL, 0.03)
+            words[0] = 600_000
             work()
             good = (words[8:] == 1).all()
             if pids[0] == 0:

@@ -1,16 +1,17 @@
-"""`compile(..., tune=True)`, and the short way of tiny layers."""
+"""`compile(..., tune=True)`, and the short way of tiny and of short layers."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from unittest import mock
 
 import numpy as np
 import pytest
 
 from unstride import openvino, threads
 from unstride.errors import AttributeValueError, DTypeError, ShapeError
-from unstride.runtime import tuning
+from unstride.runtime import pool, tuning
 from unstride.runtime.execute import Layer
 from unstride.runtime.program import program
 
@@ -151,3 +152,37 @@ class TestTinyLayers:
         for thread in threads:
             thread.join()
         assert not wrong
+
+
+class TestShortLayers:
+    """So short that several threads pay off and preparing a call does not."""
+
+    w = RNG.integers(-3, 4, (64, 1, 4, 4)).astype(np.float32)
+    x = RNG.integers(-3, 4, (1, 64, 14, 14)).astype(np.float32)
+    layer = openvino.ConvolutionBackpropData([2, 2], [1, 1], [1, 1]).compile(w)
+
+    def test_the_short_way_belongs_to_a_number_of_threads(self) -> None:
+        with pool.threads(2):
+            y = self.layer(self.x)
+            quick = self.layer._quick[self.x.shape]
+            assert quick.threads == 2
+            with mock.patch.object(quick, "run", wraps=quick.run) as taken:
+                assert np.array_equal(self.layer(self.x), y)
+                assert taken.call_count == 1
+                with pool.threads(1):
+                    assert np.array_equal(self.layer(self.x), y)
+                assert taken.call_count == 1
+
+    def test_not_on_threads_of_another_library(self) -> None:
+        asked: list[int] = []
+
+        def team(task: int, job: int, tasks: int, threads: int, short: bool) -> None:
+            asked.append(tasks)
+            with pool.borrowed(None):
+                pool.parallel(task, job, tasks, threads, short)
+
+        with pool.threads(2):
+            y = self.layer(self.x)
+            with pool.borrowed(team):
+                assert np.array_equal(self.layer(self.x), y)
+        assert len(asked) == 1

@@ -125,8 +125,10 @@ class Layer:
             raise buffers.size_error(error, "data", data.shape) from None
 
     def _computed_quickly(self, quick: QuickLaunch, data: Any, out: Any) -> Any:
-        """The result of a tiny layer, if both arrays are as plain as can be; None if they need a closer look."""
+        """The result of a short call, if both arrays are as plain as can be; None if they need a closer look."""
         kind = self._dtype
+        if quick.threads and not self._uses(quick.threads):
+            return None
         if data.dtype is not kind or data.flags.num & buffers.PLAIN != buffers.PLAIN:
             return None
         source = buffers.address(data)
@@ -142,6 +144,11 @@ class Layer:
             return None
         quick.run(source, target)
         return out
+
+    def _uses(self, threads: int) -> bool:
+        """Whether a call made here and now runs on so many threads of the pool."""
+        own = pool.own_threads()
+        return own > 0 and (self._threads or own) == threads
 
     def _computed(self, known: _Known, data: Any, out: Any) -> Any:
         threads = self._threads or pool.current_threads()

@@ -24,7 +24,18 @@ from unstride.errors import AttributeValueError
 from unstride.runtime.machine import host, usable_cores
 from unstride.runtime.memory import new_pages, wipe_on_fork
 
-__all__ = ["MAX_THREADS", "borrowed", "current_threads", "parallel", "prepare", "set_threads", "threads"]
+__all__ = [
+    "MAX_THREADS",
+    "borrowed",
+    "current_threads",
+    "finish",
+    "main_thread",
+    "own_threads",
+    "parallel",
+    "prepare",
+    "set_threads",
+    "threads",
+]
 
 MAX_THREADS = code.MAX_WORKERS + 1
 _SPIN_NS = 200_000
@@ -116,7 +127,14 @@ def parallel(task_address: int, arg_address: int, tasks: int, threads: int, shor
         start = ctypes.addressof(block)
     interruptible = threading.get_ident() == _main_thread
     _JOB.pack_into(block, 0, task_address, arg_address, tasks, 0, threads, interruptible)
-    launch = prepare(threads if tasks > 1 else 1, short)
+    try:
+        finish(prepare(threads if tasks > 1 else 1, short), start, interruptible)
+    finally:
+        _blocks.append((block, start))
+
+
+def finish(launch: Launch, start: int, interruptible: bool) -> None:
+    """Run the job block at `start`. When an exception leaves this function, no task of it is running any more."""
     try:
         while launch(start):
             pass  # the interpreter runs signal handlers here: between slices, while workers go on
@@ -124,8 +142,11 @@ def parallel(task_address: int, arg_address: int, tasks: int, threads: int, shor
         if interruptible and _pool is not None:
             _pool.pause()  # a native function: no other handler runs before it is done
         raise
-    finally:
-        _blocks.append((block, start))
+
+
+def own_threads() -> int:
+    """Threads of the pool that a call made here and now would use; 0 if it would use another library's."""
+    return 0 if _team.get() is not None else current_threads()
 
 
 def main_thread() -> int | None:

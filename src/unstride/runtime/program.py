@@ -49,7 +49,7 @@ _SHORT_WORK = 2_000_000  # the interpreter's lock is kept below this
 _PACKED_LIKE = {"banded": "direct", "clipped": "direct", "whole": "winograd"}
 
 _QUICK = struct.Struct("5q")  # the last words of a pool's block and the first of the job behind it
-_QUICK_SCRATCH = 64 * 1024
+_QUICK_SCRATCH = 128 * 1024  # of each thread
 
 _address_of = ctypes.addressof
 _free_scratch: list[NDArray[np.uint8]] = []
@@ -302,7 +302,7 @@ class Weights:
 
 
 class QuickLaunch:
-    """A launch so small that preparing it would be half of its time: all but two addresses is ready.
+    """A launch so short that preparing it would take as long: all but two addresses is ready.
 
     Everything lives in one block, the pool's words before the job, so that one stroke writes what differs; blocks are
     used again, one for each call under way.
@@ -310,6 +310,7 @@ class QuickLaunch:
 
     def __init__(self, weights: Weights, step: Step, shape: tuple[int, ...]) -> None:
         self.weights, self.step, self.shape = weights, step, shape
+        self.threads = 0 if step.alone else step.launch.threads  # it is for callers with so many; 0 for all
         problem = step.launch.problem
         itemsize = buffers.numpy_dtype(problem.dtype).itemsize
         self.source_bytes, self.result_bytes = (
@@ -319,9 +320,9 @@ class QuickLaunch:
 
     @staticmethod
     def fits(step: Step) -> bool:
-        """Whether a step is one short launch on one thread, whatever the number of threads."""
+        """Whether a step is one short launch, without anything before or after it."""
         plain = step.then is None and not step.launch.prefill and step.launch.tasks
-        return bool(plain and step.alone and step.scratch_bytes <= _QUICK_SCRATCH)
+        return bool(plain and step.short and step.launch.scratch_per_slot <= _QUICK_SCRATCH)
 
     def run(self, source: int, result: int) -> None:
         """Compute from one address to the other; the caller has looked at both arrays."""
@@ -330,10 +331,14 @@ class QuickLaunch:
         except IndexError:
             block = self._new_block()
         memory, start, _ = block
-        _QUICK.pack_into(memory, pool.PROGRESS_OFFSET, 0, 1, get_ident() == pool.main_thread(), source, result)
-        launch = pool.prepare(1, True)
-        while launch(start):
-            pass
+        threads, interruptible = self.step.threads, get_ident() == pool.main_thread()
+        _QUICK.pack_into(memory, pool.PROGRESS_OFFSET, 0, threads, interruptible, source, result)
+        launch = pool.prepare(threads, True)
+        if threads > 1:
+            pool.finish(launch, start, interruptible)
+        else:
+            while launch(start):
+                pass
         self._blocks.append(block)
 
     def _new_block(self) -> tuple[Any, int, Any]:
