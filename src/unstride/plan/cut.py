@@ -47,6 +47,7 @@ class Cut:
     """One problem by one direct plan: its axes, and the ways to cut it with their prices."""
 
     flushes_past = True  # whether a kernel may store lines of a channel-major result past the caches
+    crowd = 8  # results larger than this part of the last cache, an 8th, may go past the caches
 
     def __init__(self, plan: DirectPlan, problem: Problem, machine: Machine, threads: int) -> None:
         self.plan, self.problem, self.machine, self.threads = plan, problem, machine, threads
@@ -240,8 +241,8 @@ class Cut:
 
     @property
     def may_stream(self) -> bool:
-        """Whether results may gain by going past the caches: they and all else would not fit into the last one."""
-        return self._result_bytes >= self.machine.last_bytes // 4 and self.plan.isa.streams
+        """Whether results may gain by going past the caches: they and all else would crowd the last one."""
+        return self._result_bytes >= self.machine.last_bytes // self.crowd and self.plan.isa.streams
 
     @property
     def streams(self) -> bool:

@@ -28,6 +28,7 @@ class LineLaunch(LaunchBuilder, ABC, Generic[P]):
     """
 
     flushes_past = False
+    crowd = 4  # with few products writing is all there is to do, and the last cache takes more than memory does
 
     def __init__(self, plan: P, problem: Problem, machine: Machine, threads: int) -> None:
         super().__init__(plan.direct, problem, machine, threads)
