@@ -77,6 +77,9 @@ TELLING = [
     "gather f32 NCX GIOX n1 g5 i1 o1 x150 k3 s2 d1 b-3 y290",
     "gather f32 NXC GIOX n1 g33 i1 o1 x5x15 k3x3 s2x2 d1x1 b1x1 y9x29",
     "scatter f32 NXC GIOX n1 g18 i1 o1 x3x12 k9x9 s8x8 d1x1 b2x3 y20x90",
+    "scatter f32 NXC GIOX n1 g256 i1 o1 x3x4x9 k3x3x3 s2x2x2 d1x1x1 b1x1x1 y5x7x17",
+    "gather f32 NXC GIOX n2 g128 i1 o1 x2x3x12 k3x3x3 s2x2x2 d1x1x1 b1x1x1 y4x6x23",
+    "gather f32 NXC GIOX n1 g128 i1 o1 x1x1 k7x3 s1x1 d1x1 b1x1 y5x1",
 ]
 
 

@@ -83,7 +83,7 @@ FAMILIES = (
     Family("folded f32 *", "folded", "NCX", "standard", _FEW, weight=3),
     Family("spread f32 none scatter k3 s2 d1", "spread", "NCX", "standard", _SPREAD, weight=2),
     Family("spread f32 none scatter k9 s8 d1", "spread", "NCX", "standard", _SPREAD, weight=2),
-    Family("rows f32 none scatter k3 s2 d1", "rows", "NXC", channels=_DEPTHWISE, weight=2),
+    Family("rows f32 none scatter k3 s2 d1 *", "rows", "NXC", channels=_DEPTHWISE, weight=2),
     Family("depthwise f32 nxc *", "direct", "NXC", channels=_DEPTHWISE),
     Family("across f32 *", "across", "NCX", "standard", _NARROW, weight=3),
     Family("winograd * f32 nxc *", "winograd", "NXC", "standard", _WINOGRAD, weight=2),
@@ -244,7 +244,7 @@ def _long_lines(rng: Random) -> Problem:
 
 def _for_spread(rng: Random, key: str) -> Problem:
     """The last axis of the family, with rows of every length; any phases and borders of one to three other axes."""
-    k, s, _ = (int(word[1:]) for word in key.split()[-3:])
+    k, s = (int(word[1:]) for word in key.split()[4:6])
     x, b = rng.randint(1, rng.choice((9, 40, 330))), rng.randint(-s - 1, k + 1)
     axes = [(x, k, s, b, max(1, s * (x - 1) + k - b + rng.randint(-s - 1, s + 1)))]
     for _ in range(rng.choice((0, 1, 1, 1, 2, 2, 3))):

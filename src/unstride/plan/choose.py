@@ -69,10 +69,11 @@ SCALE = {
     },
     "avx2": {
         "banded": 0.97,
-        "clipped": 0.83,
-        "overlap": 0.92,
-        "winograd": 0.98,
-        "whole": 0.95,
+        "clipped": 0.87,
+        "overlap": 0.88,
+        "folded": 0.95,
+        "winograd": 0.97,
+        "whole": 0.9,
     },
 }
 
