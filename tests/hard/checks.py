@@ -83,7 +83,7 @@ FAMILIES = (
     Family("folded f32 *", "folded", "NCX", "standard", _FEW, weight=3),
     Family("spread f32 none scatter k3 s2 d1", "spread", "NCX", "standard", _SPREAD, weight=2),
     Family("spread f32 none scatter k9 s8 d1", "spread", "NCX", "standard", _SPREAD, weight=2),
-    Family("rows f32 none scatter k3 s2 d1 *", "rows", "NXC", channels=_DEPTHWISE, weight=2),
+    Family("rows f32 none scatter k3 s2 d1", "rows", "NXC", channels=_DEPTHWISE, weight=2),
     Family("depthwise f32 nxc *", "direct", "NXC", channels=_DEPTHWISE),
     Family("across f32 *", "across", "NCX", "standard", _NARROW, weight=3),
     Family("winograd * f32 nxc *", "winograd", "NXC", "standard", _WINOGRAD, weight=2),

@@ -100,7 +100,7 @@ REASONS = (
     ),
     (
         "* run",
-        "return e.select(e.b.and_(aligned, self.get(Job.STREAM).differs(0)), 1, 0)",
+        "off_line = (first & (LINE_BYTES - 1)) | (apart & (LINE_BYTES // size_of(self.numbers.stored) - 1))",
         "a result goes past the caches, or does not",
     ),
     (
@@ -112,6 +112,11 @@ REASONS = (
         "rows* stream",
         "head = e.min(((0 - address) & (LINE_BYTES - 1)) // size, count)",
         "a pixel is at least one line, which is more than its head; what is not streamed is stored",
+    ),
+    (
+        "rows* stream",
+        "for i in e.range(start, count):",
+        "an element too many of the head is the first of a line, and stored again with it",
     ),
     (
         "spread* rows_*",

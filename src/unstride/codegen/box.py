@@ -66,11 +66,11 @@ class Box:
 
     def streamed(self, first: Int, *distances: Int) -> Int:
         """1 if the result is to be streamed, and what lies at these distances from this address starts on a line."""
-        e, size, bits = self.e, size_of(self.numbers.stored), first
-        for distance in distances:
-            bits = bits | distance * size
-        aligned = (bits & (LINE_BYTES - 1)).equals(0)
-        return e.select(e.b.and_(aligned, self.get(Job.STREAM).differs(0)), 1, 0)
+        e, apart = self.e, distances[0]
+        for distance in distances[1:]:
+            apart = apart | distance
+        off_line = (first & (LINE_BYTES - 1)) | (apart & (LINE_BYTES // size_of(self.numbers.stored) - 1))
+        return e.select(off_line.equals(0), self.get(Job.STREAM), 0)
 
     def get(self, field: Job) -> Int:
         return self.job.int(field)

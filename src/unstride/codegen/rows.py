@@ -38,7 +38,7 @@ class RowsFamily(SpreadFamily):
 
     @property
     def key(self) -> str:
-        return f"{super().key} v{self.vectors}"
+        return super().key if self.vectors == 1 else f"{super().key} v{self.vectors}"
 
     def _emit(self, module: Any, numbers: Numbers) -> None:
         _Driver(module, numbers, self).emit()
@@ -102,7 +102,7 @@ class _Driver(Box):
         pixel, begin, step = (self.get(f) for f in (Job.RESULT_X_STRIDE, Job.RESULT_X_BEGIN, Job.RESULT_X_STEP))
         blocks, panels = self.sizes + self.get(Job.PANEL_BLOCKS), self.plan + self.get(Job.PANELS)
         ends = blocks.int(self.panel_block), blocks.int(self.panel_block + 1)
-        in_lines = self.streamed(Int(e, e.b.ptrtoint((result + (0 - begin * pixel)).value, I64)), pixel)
+        in_lines = self.streamed(Int(e, e.b.ptrtoint(result.value, I64)), pixel)
         if not self.numbers.streams(1):
             in_lines = e.int(0)
         staged = e.b.and_(in_lines.equals(0), self.get(Job.STAGE).differs(0))
