@@ -114,6 +114,16 @@ REASONS = (
         "a pixel is at least one line, which is more than its head; what is not streamed is stored",
     ),
     (
+        "direct* run",
+        "for column in e.range(0, width, lanes):",
+        "a vector too many lies in the next pixel, which is written later, or behind the strip",
+    ),
+    (
+        "winograd* run",
+        "place = (self.n0 + image) * self.get(Job.RESULT_N_STRIDE) + offset + panel.int(Panel.COLUMN)",
+        "of the first pixel, to see whether it starts a line: images are whole lines apart, or nothing is streamed",
+    ),
+    (
         "rows* stream",
         "for i in e.range(start, count):",
         "an element too many of the head is the first of a line, and stored again with it",
