@@ -326,19 +326,8 @@ def weave(e: Emitter, lines: list[Any]) -> list[Any]:
         first, second = (weave(e, lines[start::2]) for start in (0, 1))
         return [half for pair in zip(first, second, strict=True) for half in _take_turns(e, *pair)]
     lanes = lines[0].type.count
-    woven = []
-    for start in range(0, count * lanes, lanes):
-        turns = [divmod(start + lane, count) for lane in range(lanes)]
-        value = lines[0]
-        for k in range(1, count):
-            # Elements of the lines before k are in their lanes already.
-            order = [
-                lanes + element if line == k else lane if k > 1 else element
-                for lane, (element, line) in enumerate(turns)
-            ]
-            value = e.b.shuffle_vector(value, lines[k], ir.Constant(ir.VectorType(I32, lanes), order))
-        woven.append(value)
-    return woven
+    turns = [divmod(at, count)[::-1] for at in range(count * lanes)]
+    return [_collected(e, lines, turns[start : start + lanes]) for start in range(0, count * lanes, lanes)]
 
 
 def unweave(e: Emitter, lines: list[Any]) -> list[Any]:
@@ -347,27 +336,23 @@ def unweave(e: Emitter, lines: list[Any]) -> list[Any]:
     if count == 1:
         return lines
     if count % 2 == 0:
-        pairs = list(zip(lines[::2], lines[1::2], strict=True))
-        halves = [unweave(e, [e.b.shuffle_vector(*pair, _every(2, k, lanes)) for pair in pairs]) for k in range(2)]
+        pairs = [lines[i : i + 2] for i in range(0, count, 2)]
+        turns = [[divmod(2 * lane + k, lanes) for lane in range(lanes)] for k in range(2)]
+        halves = [unweave(e, [_collected(e, pair, places) for pair in pairs]) for places in turns]
         return [value for pair in zip(*halves, strict=True) for value in pair]
-    apart = []
-    for k in range(count):
-        value = lines[0]
-        for j in range(1, count):
-            # Elements of the lines before j are in their lanes already.
-            places = [divmod(lane * count + k, lanes) for lane in range(lanes)]
-            order = [
-                lanes + element if line == j else lane if j > 1 else element
-                for lane, (line, element) in enumerate(places)
-            ]
-            value = e.b.shuffle_vector(value, lines[j], ir.Constant(ir.VectorType(I32, lanes), order))
-        apart.append(value)
-    return apart
+    return [_collected(e, lines, [divmod(lane * count + k, lanes) for lane in range(lanes)]) for k in range(count)]
 
 
-def _every(count: int, first: int, lanes: int) -> Any:
-    """The order that takes so many elements' first, of two vectors."""
-    return ir.Constant(ir.VectorType(I32, lanes), [i * count + first for i in range(lanes)])
+def _collected(e: Emitter, lines: list[Any], places: list[tuple[int, int]]) -> Any:
+    """A vector of the elements at these places, (line, element)."""
+    value, lanes = lines[0], len(places)
+    for k in range(1, len(lines)):
+        # Elements of the lines before k are in their lanes already.
+        order = [
+            lanes + element if line == k else lane if k > 1 else element for lane, (line, element) in enumerate(places)
+        ]
+        value = e.b.shuffle_vector(value, lines[k], ir.Constant(ir.VectorType(I32, lanes), order))
+    return value
 
 
 def _take_turns(e: Emitter, first: Any, second: Any) -> list[Any]:

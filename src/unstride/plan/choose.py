@@ -42,7 +42,8 @@ _LAUNCHES: dict[str, Callable[..., LaunchBuilder]] = {
 
 # How much longer than its model says a kernel takes, relative to the direct one: the median over random layers that are
 # in no list, by `python -m unstride.bench.learn`. The models know caches and registers; this is what they leave out.
-# Two are below their median: `spread`, of which few random layers are, and `across`, which loses little where it does.
+# With AVX-512 two are below their median: `across`, which loses little where it does, and in one pass `spread`, of
+# which few random layers are.
 # In two passes `winograd` and `whole` are above theirs: deep direct layers are faster there than their model says.
 SCALE = {
     "avx512": {

@@ -48,8 +48,8 @@ _MOST_PRODUCTS = 4  # channels in times channels out, of a group
 _STRIP_BYTES = 32 * 1024  # of the source lines of a box, and the next channel's: they should stay in L1
 # Cycles: of a vector that is stored, of a product, and of a vector of a source line; a fit to random layers.
 _STORE, _PRODUCT, _FILL = 3.0, 1.0, 5.0
-# Of a result row, a source line and a plane, beside their vectors; more where masks or whole vectors cost more.
-_MASKED, _UNMASKED = (4.0, 4.0, 25.0), (7.0, 9.0, 90.0)
+# Of a result row, a source line and a plane, beside their vectors: where these are masked in one pass, and elsewhere.
+_IN_ONE_PASS, _ELSEWHERE = (4.0, 4.0, 25.0), (7.0, 9.0, 90.0)
 _STAGE_BYTES = 16 * 1024  # of results that are on their way past the caches
 
 
@@ -274,7 +274,7 @@ class SpreadLaunch(LineLaunch[SpreadPlan]):
         vectors = -(-grid.x_unit * self.x.phases.result_step // (self.lanes * period)) * period
         reduce, channels = self.plan.reduce_channels, len(plan.panels) / blocks
         pace = self.machine.pace
-        row, line, plane = _MASKED if self.plan.isa.masked and pace == 1 else _UNMASKED
+        row, line, plane = _IN_ONE_PASS if self.plan.isa.masked and pace == 1 else _ELSEWHERE
         storing = plan.row_phases * (row + _STORE * vectors * self.result_distance)
         rows = grid.v_unit * (storing + plan.row_taps * reduce * _PRODUCT * pace * products * vectors)
         lines = (grid.v_unit - 1) * self.v.phases.source_step + self.v.phases.span

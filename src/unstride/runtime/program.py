@@ -49,7 +49,7 @@ _SHORT_WORK = 2_000_000  # the interpreter's lock is kept below this
 _PACKED_LIKE = {"banded": "direct", "clipped": "direct", "whole": "winograd"}
 
 _QUICK = struct.Struct("5q")  # the last words of a pool's block and the first of the job behind it
-_QUICK_SCRATCH = 128 * 1024  # of each thread
+_QUICK_SCRATCH = 160 * 1024  # of all threads: it is kept for every size a layer has met
 
 _address_of = ctypes.addressof
 _free_scratch: list[NDArray[np.uint8]] = []
@@ -322,7 +322,7 @@ class QuickLaunch:
     def fits(step: Step) -> bool:
         """Whether a step is one short launch, without anything before or after it."""
         plain = step.then is None and not step.launch.prefill and step.launch.tasks
-        return bool(plain and step.short and step.launch.scratch_per_slot <= _QUICK_SCRATCH)
+        return bool(plain and step.short and step.scratch_bytes <= _QUICK_SCRATCH)
 
     def run(self, source: int, result: int) -> None:
         """Compute from one address to the other; the caller has looked at both arrays."""
