@@ -5,11 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.compiler.judge import allocated
 from unstride.plan.choose import Plans, choose
+from unstride.plan.job import Job
 from unstride.plan.machine import AVX2, AVX512, Machine
 from unstride.plan.winograd import Transform
 from unstride.plan.winograd_whole import WholeLaunch, WholePlan, result_matrix, source_matrix, whole_maps
 from unstride.problem import Problem
+from unstride.reference import reference
+from unstride.runtime.machine import host
+from unstride.runtime.program import pack
 
 MACHINE = Machine(AVX2, 2)
 TRANSFORMS = [Transform(3, 2), Transform(2, 3), Transform(4, 3), Transform(1, 1)]
@@ -30,6 +35,44 @@ def test_the_first_point_is_the_last_pixel(transform: Transform) -> None:
     """So it is zero in a tile that is not full, and its product can be left out."""
     first = source_matrix(transform)[0]
     assert first == (*(0.0,) * (transform.outputs - 1), 1.0)
+
+
+def test_a_pixel_that_is_alone_needs_the_first_and_the_last_point() -> None:
+    transform, pixel, taps = Transform(3, 2), 7, np.array([5, -3])
+    products = (np.array(transform.kernel) @ taps) * (np.array(source_matrix(transform)) @ [pixel, 0, -pixel])
+    products[1:3] = 0
+    results = np.array(result_matrix(transform)) @ products
+    np.testing.assert_array_equal(results[:2], pixel * taps[::-1])
+
+
+ALONE = [
+    ("n3 g1 i20 o40 x7x10 k4x4 s2x2 d1x1 b1x1 y14x20", (1, 1)),
+    ("n1 g1 i32 o40 x13x6 k3x3 s2x2 d1x1 b0x0 y27x13", (1, 0)),  # phases without a first tap
+    ("n1 g1 i32 o48 x6x16 k3x4 s2x2 d1x1 b0x1 y13x32", (0, 1)),
+    ("n2 g1 i32 o48 x4x4 k4x4 s2x2 d1x1 b0x0 y10x10", (1, 1)),
+    ("n2 g1 i32 o48 x4x4 k4x4 s2x2 d1x1 b0x0 y11x12", (0, 0)),  # results beyond the last pixel's
+    ("n2 g1 i32 o48 x1x7 k4x4 s2x2 d1x1 b0x0 y4x16", (1, 1)),
+    ("n1 g1 i32 o48 x7x7 k3x4 s1x2 d1x1 b1x1 y7x14", (0, 1)),  # two outputs to a tile along v
+    ("n1 g1 i128 o48 x34 k4 s2 d1 b1 y68", (0, 1)),
+    ("n1 g1 i32 o48 x3x7x7 k3x4x4 s2x2x2 d1x1x1 b1x1x1 y6x14x14", (1, 1)),
+    ("n1 g1 i32 o48 x10x10 k2x2 s1x1 d2x2 b1x1 y10x10", (0, 0)),  # two residues of positions
+]
+
+
+@pytest.mark.parametrize("layout", ["NCX GIOX", "NXC XGIO"])
+@pytest.mark.parametrize(("sizes", "alone"), ALONE, ids=[sizes for sizes, _ in ALONE])
+def test_maps_that_end_with_one_pixel_are_exact(sizes: str, alone: tuple[int, int], layout: str) -> None:
+    problem = Problem.parse(f"scatter f32 {layout} {sizes}")
+    draw = np.random.default_rng(0)
+    data = draw.integers(-3, 4, problem.data_shape).astype(np.float32)
+    filter = draw.integers(-3, 4, problem.filter_shape).astype(np.float32)
+    weights = pack(problem.structure, host(), filter, None)
+    step = weights.program.step_of("whole", problem, 2)
+    assert (step.launch.fields[Job.ALONE_V], step.launch.fields[Job.ALONE_X]) == alone
+    result = allocated(problem.result_shape, "f32", on_a_line=True)
+    result[...] = np.nan
+    weights.launch(step, data, result)
+    np.testing.assert_array_equal(result, reference(problem, data, filter))
 
 
 def test_the_bound_that_a_layer_states_holds_for_both_forms() -> None:

@@ -274,10 +274,7 @@ class Box:
     def _flush_line(self, target: Ptr, c_stride: Int, source: Ptr, pitch: Int, pixels: Int, width: Int) -> None:
         e = self.e
         if self.channel_major:
-            if self.numbers.isa.vector_bytes < LINE_BYTES:
-                self._flush_in_blocks(target, c_stride, source, pitch, pixels, width)
-            else:
-                self._flush_lines(target, c_stride, source, pitch, pixels, width)
+            self._flush_lines(target, c_stride, source, pitch, pixels, width)
             return
         stride = self.get(Job.RESULT_X_STRIDE)
         dense = e.b.and_(stride.equals(width), pitch.equals(width))
@@ -286,18 +283,22 @@ class Box:
             e.call(self.narrow, target + pixel * stride, source + pixel * pitch, run * width)
 
     def _flush_lines(self, target: Ptr, c_stride: Int, source: Ptr, pitch: Int, pixels: Int, width: Int) -> None:
-        """Where a vector is a line: past the caches, if the channels of the result begin on lines."""
-        e, lanes = self.e, self.numbers.lanes
-        if not self.flushes_past or self.numbers.stored is not self.numbers.computed:
-            e.call(self.scatter, target, c_stride, source, pitch, pixels, width)
+        """Past the caches, if that is asked for and the channels of the result begin on lines."""
+        e, lanes, bytes = self.e, self.numbers.lanes, self.numbers.isa.vector_bytes
+        keep = self._flush_in_blocks if bytes < LINE_BYTES else self._flush_at_once
+        if not self.flushes_past or self.numbers.stored is not self.numbers.computed or not self.numbers.isa.streams:
+            keep(target, c_stride, source, pitch, pixels, width)
             return
-        long = e.b.and_(pixels >= _STREAMED * lanes, width >= lanes)
+        long = e.b.and_(pixels >= _STREAMED * LINE_BYTES // size_of(self.numbers.stored), width >= lanes)
         past = e.b.and_(long, self.streamed(c_stride * 0, c_stride).differs(0))
         with e.either(past) as (then, otherwise):
             with then:
                 e.call(self.past, target, c_stride, source, pitch, pixels, width)
             with otherwise:
-                e.call(self.scatter, target, c_stride, source, pitch, pixels, width)
+                keep(target, c_stride, source, pitch, pixels, width)
+
+    def _flush_at_once(self, target: Ptr, c_stride: Int, source: Ptr, pitch: Int, pixels: Int, width: Int) -> None:
+        self.e.call(self.scatter, target, c_stride, source, pitch, pixels, width)
 
     def _flush_in_blocks(self, target: Ptr, c_stride: Int, source: Ptr, pitch: Int, pixels: Int, width: Int) -> None:
         """As many channels at a time as a vector has lanes: the rest of each line comes next, while it is at hand."""

@@ -251,27 +251,35 @@ def emit_transpose_past(module: Any, numbers: Numbers) -> Any:
     """transpose_past(target, target_pitch, source, source_pitch, rows, columns): target[c, r] = source[r, c], of which
     whole lines go past the caches.
 
-    A vector must be a line, the target's pitch so many lines, and there must be as many rows and columns as lanes.
+    The target's pitch must be so many lines, and there must be as many rows and columns as a line has elements.
     """
     e = Emitter(module, "transpose_past", [PTR, I64, PTR, I64, I64, I64], internal=True)
     target = e.arg_ptr(0, numbers.stored, noalias=True)
     source = e.arg_ptr(2, numbers.computed, noalias=True)
     target_pitch, source_pitch, rows, columns = (e.arg_int(i) for i in (1, 3, 4, 5))
     address, size = Int(e, e.b.ptrtoint(target.value, I64)), numbers.lanes
+    line = LINE_BYTES // size_of(numbers.stored)
 
-    def blocks(r: Int, put: Callable[[Ptr, Any], None]) -> None:
+    def blocks(r: Int, count: int, put: Callable[[Ptr, Any], None]) -> None:
+        """So many blocks of rows from the row r on, whose vectors lie side by side in the target."""
         for column in e.range(0, columns, size):
             c = e.min(column, columns - size)
             to, at = target + (c * target_pitch + r), source + (r * source_pitch + c)
-            for line in _transposed(e, at, source_pitch, lambda pointer, lanes: pointer.load(0, lanes), size):
-                put(to, line)
+            places = [at + source_pitch * (size * i) for i in range(count)]
+            squares = [_transposed(e, place, source_pitch, lambda p, lanes: p.load(0, lanes), size) for place in places]
+            for vectors in zip(*squares, strict=True):
+                for i, value in enumerate(vectors):
+                    put(to + i * size, value)
                 to = to + target_pitch
 
-    # The first and the last lines may be parts of lines.
-    for end in e.range(2):
-        blocks(end * (rows - size), lambda to, line: to.store(0, line))
-    for r in e.range(((0 - address) & (LINE_BYTES - 1)) // size_of(numbers.stored), rows - (size - 1), size):
-        blocks(r, lambda to, line: to.stream(0, line))
+    # The first and the last rows may be parts of lines.
+    start = ((0 - address) & (LINE_BYTES - 1)) // size_of(numbers.stored)
+    end = start + ((rows - start) & -line)
+    for first, last in ((e.int(0), start), (end, rows)):
+        for r in e.range(first, last, size):
+            blocks(e.min(r, rows - size), 1, lambda to, value: to.store(0, value))
+    for r in e.range(start, end, line):
+        blocks(r, line // size, lambda to, value: to.stream(0, value))
     e.ret()
     return e.function
 

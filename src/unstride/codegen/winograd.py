@@ -10,7 +10,7 @@ raises its flag and leaves the box to the direct kernel.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -73,6 +73,7 @@ class WinogradDriver(Box):
     def __init__(self, module: Any, numbers: Numbers, family: WinogradFamily) -> None:
         super().__init__(module, numbers, channel_major=family.channel_major)
         self.family, self.v, self.x = family, family.v, family.x
+        self.flushes_past = True
         self.typ = vector(numbers.computed, numbers.lanes)
         self.points = self.v.size * self.x.size
         self.width = family.vectors * numbers.lanes  # of a line of products, whatever the panel's own width
@@ -139,9 +140,13 @@ class WinogradDriver(Box):
                 self.image_pitch = self.get(Job.PLANE_COUNT) * self.plane_pitch
                 self._clear_gaps()
                 self.fill()
+                self.mend_strip((first + count).equals(self.tile_rows))
                 self._look_at_strip()
                 self._transform_strip(image, first, count)
         self.images, self.n0, self.source_v = whole
+
+    def mend_strip(self, ends: Any) -> None:
+        """For those whose tiles need something beside zeros where pixels end: whether rows do in this strip."""
 
     def _clear_gaps(self) -> None:
         """Zeros between the pixels of the strip, which are looked over with them."""
@@ -180,10 +185,10 @@ class WinogradDriver(Box):
     def _transform_rows(self, source: Ptr, target: Ptr, start: tuple[Int, Int], rows: Int) -> None:
         by_row, by_column = self.source_steps[0] * self.row_pitch, self.source_steps[1] * self.pixel_pitch
         for row, v in self.rows_of_tiles(rows):
+            number = self.line(start[0], start[1] + row, v)
             for column, x in self.columns_of_tiles():
-                tile = self.number(start[0], start[1] + row, v, column, x)
                 place = row * by_row + v * self.row_pitch + column * by_column + x * self.pixel_pitch
-                self._transform_tile(source + place, target + tile * self.tile_pitch)
+                self._transform_tile(source + place, target + number(column, x) * self.tile_pitch)
 
     def rows_of_tiles(self, count: Int) -> Iterator[tuple[Int, Int]]:
         """Loops over rows of tiles, and over the residues of positions that interleave there."""
@@ -196,10 +201,10 @@ class WinogradDriver(Box):
             for residue in self.e.range(self.spread[1]):
                 yield column, residue
 
-    def number(self, image: Int, row: Int, v: Int, column: Int, x: Int) -> Int:
-        """The number of a tile: of its image, row and column, and the residues v and x of its positions."""
-        line = (image * self.tile_rows + row) * self.spread[0] + v
-        return line * self.tiles_in_row + column * self.spread[1] + x
+    def line(self, image: Int, row: Int, v: Int) -> Callable[[Int, Int], Int]:
+        """The numbers of the tiles of one line, by column and residue x: of its image and row, and the residue v."""
+        first = ((image * self.tile_rows + row) * self.spread[0] + v) * self.tiles_in_row
+        return lambda column, x: first + column * self.spread[1] + x
 
     @property
     def source_matrices(self) -> tuple[Matrix, Matrix]:
@@ -383,10 +388,10 @@ class WinogradDriver(Box):
         for image in e.range(self.images):
             for row, v in self.rows_of_tiles(self.tile_rows):
                 v_at = self.v0 + row * self.tile_steps[0] + v
-                line = self.target(panel, offset, image, (v_at, self.x0), back.phase)
+                line, number = self.target(panel, offset, image, (v_at, self.x0), back.phase), self.line(image, row, v)
                 for column, x in self.columns_of_tiles():
                     x_at = column * self.tile_steps[1] + x
-                    source = products + self._block_of(self.number(image, row, v, column, x))
+                    source = products + self._block_of(number(column, x))
                     target = line + x_at * back.by_x
                     for vec in e.range(0, panel.int(Panel.VECTORS) * lanes, lanes):
                         self._finish_tile(source + vec, target, vec, (v_at, self.x0 + x_at), back)
@@ -432,25 +437,53 @@ class WinogradDriver(Box):
             inside = e.b.and_(inside, test)
         with e.either(inside) as (then, otherwise):
             with then:
-                self._put_all(outputs, target + column, back)
+                self._put_all(outputs, target + column, column, back)
             with otherwise:
                 self._put_what_fits(outputs, target, column, at, back)
 
-    def _put_all(self, outputs: list[list[Any]], target: Ptr, back: Back) -> None:
+    def _put_all(self, outputs: list[list[Any]], target: Ptr, column: Int, back: Back) -> None:
         rows = [target + back.steps[0] * i for i in range(self.v.outputs)]
         places = [row + back.steps[1] * j for row in rows for j in range(self.x.outputs)]
         lines = list(zip(places, (value for line in outputs for value in line), strict=True))
+        if self._in_halves:
+            self._put_halves(lines, column, back)
+            return
         if not self.channel_major:
             self.numbers.store_lines(self.e, lines, 1, back.stream)
             return
         for place, value in lines:
             self._put(place, value)
 
+    @property
+    def _in_halves(self) -> bool:
+        """Whether it takes the two vectors of a panel to fill a line, and lines may go past the caches."""
+        numbers, vectors = self.numbers, self.family.vectors
+        return vectors == 2 and numbers.streams(2) and not numbers.streams(1) and not self.channel_major
+
+    def _put_halves(self, lines: list[tuple[Ptr, Any]], column: Int, back: Back) -> None:
+        """If lines are streamed, the first half of each waits for the other: halves would go one by one."""
+        e, lanes = self.e, self.numbers.lanes
+        waiting = e.stack(self.typ, len(lines)).as_type(self.numbers.stored)
+        with e.either(back.stream.equals(0)) as (then, otherwise):
+            with then:
+                for place, value in lines:
+                    place.store(0, value)
+            with otherwise, e.either(column.equals(0)) as (first, second):
+                with first:
+                    for index, (_, value) in enumerate(lines):
+                        waiting.store(index * lanes, value)
+                with second:
+                    for index, (place, value) in enumerate(lines):
+                        (place + -lanes).stream(0, waiting.load(index * lanes, lanes))
+                        place.stream(0, value)
+
     def _streamed(self, panel: Ptr, offset: Int, phase: Int) -> Int:
+        e = self.e
         if self.channel_major:
-            return self.e.int(0)
-        first = self.target(panel, offset, self.e.int(0), (self.v0, self.x0), phase)
-        return self.streamed(_address(first), *self._distances(panel), self.get(Job.RESULT_N_STRIDE))
+            return e.int(0)
+        first = self.target(panel, offset, e.int(0), (self.v0, self.x0), phase)
+        stream = self.streamed(_address(first), *self._distances(panel), self.get(Job.RESULT_N_STRIDE))
+        return e.select(panel.int(Panel.COLUMNS).equals(self.width), stream, 0) if self._in_halves else stream
 
     def _put_what_fits(
         self, outputs: list[list[Any]], target: Ptr, column: Int, at: tuple[Int, Int], back: Back

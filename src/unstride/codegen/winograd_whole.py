@@ -2,24 +2,25 @@
 
     strip  ->  V[plane][point][tile][channel]                 every pixel belongs to one tile; only ends are padded
     per panel and point:  P[point][tile][column] = V . U      only of tiles in which the point is not zero
-    per vector of columns:  sums[v][x] += P transformed back  then bias, activation, the only store
+    per row of tiles:  sums[v][x][column] += P transformed back;  bias, activation, the only store of what is final
 
-Tiles are numbered so that those with a zero at a first point lie at either end:
+Tiles are numbered so that those that are not full, and have no products at some points, lie at either end:
 those with full rows only, those with both, those with full columns only, those with neither.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from unstride.codegen.activation import activate
 from unstride.codegen.emit import Int, Ptr
-from unstride.codegen.numbers import Numbers
+from unstride.codegen.numbers import Numbers, constant
 from unstride.codegen.winograd import Back, Later, WinogradDriver, WinogradFamily
 from unstride.codegen.winograd_pack import both_sides
 from unstride.plan.job import Job, Panel
-from unstride.plan.winograd import Matrix
+from unstride.plan.winograd import Matrix, Transform
 from unstride.plan.winograd_whole import result_matrix, source_matrix
 
 __all__ = ["WholeFamily"]
@@ -51,6 +52,7 @@ class _Driver(WinogradDriver):
             e.min(e.max(size + spread - tiles * step, 0), spread) + (tiles - 1) * spread
             for size, tiles, step, spread in ends
         ]
+        self.alone = (self.get(Job.ALONE_V), self.get(Job.ALONE_X))
         self.full, self.partly = full, [line - count for line, count in zip(self.lines, full, strict=True)]
 
     def geometry(self) -> None:
@@ -66,14 +68,39 @@ class _Driver(WinogradDriver):
         for rows, columns in ((self.full[0], self.full[1]), (self.partly[0], self.full[1])):
             self.starts.append(self.starts[-1] + self.images * rows * columns)
 
-    def number(self, image: Int, row: Int, v: Int, column: Int, x: Int) -> Int:
+    def line(self, image: Int, row: Int, v: Int) -> Callable[[Int, Int], Int]:
         e, both, columns_only, neither = self.e, *self.starts
-        line, place = row * self.spread[0] + v, column * self.spread[1] + x
+        line = row * self.spread[0] + v
         whole = line < self.full[0]
         index = e.select(whole, image * self.full[0] + line, image * self.partly[0] + (line - self.full[0]))
-        inside = e.select(whole, both, columns_only) + index * self.full[1] + place
-        beside = e.select(whole, 0, neither) + index * self.partly[1] + (place - self.full[1])
-        return e.select(place < self.full[1], inside, beside)
+        inside = e.select(whole, both, columns_only) + index * self.full[1]
+        beside = e.select(whole, 0, neither) + index * self.partly[1] - self.full[1]
+
+        def number(column: Int, x: Int) -> Int:
+            place = column * self.spread[1] + x
+            return e.select(place < self.full[1], inside, beside) + place
+
+        return number
+
+    def mend_strip(self, ends: Any) -> None:
+        """Where one pixel is alone in its tile, d becomes (d, 0, -d)."""
+        e = self.e
+        for plane in e.range(self.get(Job.PLANE_COUNT)):
+            first = self.strip + plane * self.plane_pitch
+            with e.when(self.alone[1].differs(0)):
+                at = first + (self.columns - self.x.outputs) * self.pixel_pitch
+                for row in e.range(self.rows):
+                    self._negate(at + row * self.row_pitch, (self.x.outputs - 1) * self.pixel_pitch, self.pixel_pitch)
+            with e.when(e.b.and_(ends, self.alone[0].differs(0))):
+                at = first + (self.rows - self.v.outputs) * self.row_pitch
+                self._negate(at, (self.v.outputs - 1) * self.row_pitch, self.row_pitch)
+
+    def _negate(self, source: Ptr, distance: Int, count: Int) -> None:
+        """So many elements with the other sign, that far behind them."""
+        e, lanes = self.e, self.numbers.lanes
+        target = source + distance
+        for i in e.range(0, count, lanes):
+            target.store(i, e.b.fsub(constant(self.typ, -0.0), source.load(i, lanes)))
 
     @property
     def source_matrices(self) -> tuple[Matrix, Matrix]:
@@ -94,9 +121,10 @@ class _Driver(WinogradDriver):
     def run_tiles(self, panel: Ptr, point: Int, products: Ptr, later: Later) -> None:
         """The tiles in which the point is not zero; what runs over is overwritten, by zeros or by the next point."""
         e, most = self.e, self.family.rows
-        first_v, first_x = point < self.x.size, (point % self.x.size).equals(0)
-        start = e.select(first_x, self.starts[0], 0)
-        end = e.select(first_v, self.starts[1], e.select(first_x, self.starts[2], self.tiles))
+        full_v = self._only_full(point // self.x.size, self.v, self.alone[0])
+        full_x = self._only_full(point % self.x.size, self.x, self.alone[1])
+        start = e.select(full_x, self.starts[0], 0)
+        end = e.select(full_v, self.starts[1], e.select(full_x, self.starts[2], self.tiles))
         e.call(self.zero, products, start * self.width)
         count = end - start
         blocks = (count + (most - 1)) // most
@@ -107,57 +135,86 @@ class _Driver(WinogradDriver):
                 self.run_block(panel, block, first, e.min(end - first, rows), products + first * self.width, later)
         e.call(self.zero, products + end * self.width, (self.tiles - end) * self.width)
 
+    def _only_full(self, index: Int, transform: Transform, alone: Int) -> Any:
+        """Whether only full tiles have products at a point of an axis."""
+        b, last = self.e.b, transform.size - 1
+        inner = b.and_(index > 0, index < last)
+        return b.select(alone.differs(0), inner, index.equals(0))
+
     # -- sums
 
     def transform_back(self, panel: Ptr, offset: Int, products: Ptr) -> None:
-        e, lanes, back = self.e, self.numbers.lanes, self.back(panel, offset)
+        """One row of tiles after the other: when it is added up, all of its results but the last few rows are final."""
+        e, back = self.e, self.back(panel, offset)
+        row_of_sums = self.sum_columns * self.width
         for image in e.range(self.images):
-            for column in e.range(0, panel.int(Panel.VECTORS) * lanes, lanes):
-                self._add_up(products + column, image)
-                self._store_sums(panel, offset, image, column, back)
+            e.call(self.zero, self.sums, self.spread[0] * (self.v.taps - 1) * row_of_sums)
+            for row in e.range(self.tile_rows):
+                for v in e.range(self.spread[0]):
+                    self._add_up(panel, products, image, row, v)
+                self._store_row_of_tiles(panel, offset, image, row, back)
 
-    def _add_up(self, products: Ptr, image: Int) -> None:
-        """The sums of one vector of columns of an image."""
+    def _sums_of(self, index: Int, v: Int) -> Ptr:
+        """A row of sums: that many rows below the first one of its residue. Older ones are written over."""
+        return self.sums + ((index % self.v.size) * self.spread[0] + v) * self.sum_columns * self.width
+
+    def _add_up(self, panel: Ptr, products: Ptr, image: Int, row: Int, v: Int) -> None:
+        """The sums of one row of tiles. Only where tiles overlap is there something to add to."""
         e, lanes, pitch = self.e, self.numbers.lanes, self.tiles * self.width
         left, right = result_matrix(self.v), result_matrix(self.x)
-        by_v, by_x = self.spread[0] * self.sum_columns * lanes, self.spread[1] * lanes
-        e.call(self.zero, self.sums, self.sum_rows * self.sum_columns * lanes)
-        for row, v in self.rows_of_tiles(self.tile_rows):
-            line = self.sums + (row * self.source_steps[0] + v) * self.sum_columns * lanes
-            for column, x in self.columns_of_tiles():
-                source = products + self.number(image, row, v, column, x) * self.width
+        over_v, over_x = self.v.taps - 1, self.x.taps - 1
+        lines = [self._sums_of(row * self.v.outputs + i, v) for i in range(self.v.size)]
+        for line in lines[over_v:]:
+            e.call(self.zero, line, self.spread[1] * over_x * self.width)
+        number, end, by_x = self.line(image, row, v), panel.int(Panel.VECTORS) * lanes, self.spread[1] * self.width
+        for column, x in self.columns_of_tiles():
+            tile = products + number(column, x) * self.width
+            at = (column * self.source_steps[1] + x) * self.width
+            for vec in e.range(0, end, lanes):
+                source = tile + vec
                 patch: list[list[Any]] = []
                 for _ in range(self.v.size):
                     patch.append([])
                     for _ in range(self.x.size):
                         patch[-1].append(source.load(0, lanes))
                         source = source + pitch
-                target = line + (column * self.source_steps[1] + x) * lanes
                 for i, values in enumerate(both_sides(e, left, patch, right)):
+                    target = lines[i] + (at + vec)
                     for j, value in enumerate(values):
-                        place = target + (by_v * i + by_x * j)
-                        place.store(0, e.b.fadd(place.load(0, lanes), value))
+                        sums = e.b.fadd(target.load(0, lanes), value) if i < over_v or j < over_x else value
+                        target.store(0, sums)
+                        target = target + by_x
 
-    def _store_sums(self, panel: Ptr, offset: Int, image: Int, column: Int, back: Back) -> None:
-        e, lanes = self.e, self.numbers.lanes
-        v_low, v_high, x_low, x_high = back.limits
-        shift = (back.bias + column).load(0, lanes)
-        live = e.min(back.columns - column, lanes)
+    def _store_row_of_tiles(self, panel: Ptr, offset: Int, image: Int, row: Int, back: Back) -> None:
+        """The rows to which no other tile adds anything: after the last row of tiles, all of them."""
+        e, (v_low, v_high, _, _) = self.e, back.limits
+        first = row * self.source_steps[0]
+        end = e.select((row + 1).equals(self.tile_rows), self.sum_rows, first + self.source_steps[0])
+        for v in e.range(e.max(v_low, first - self.last[0]), e.min(v_high, end - self.last[0])):
+            line = self.target(panel, offset, image, (v, self.x0), back.phase)
+            index, spread = v + self.last[0], self.spread[0]
+            self._store_row(panel, line, self._sums_of(index // spread, index % spread), back)
+
+    def _store_row(self, panel: Ptr, line: Ptr, sums: Ptr, back: Back) -> None:
+        e, lanes, (_, _, x_low, x_high) = self.e, self.numbers.lanes, back.limits
         kept = self.numbers.unrounded if self.channel_major else self.numbers
+        first, end = sums + self.last[1] * self.width, panel.int(Panel.VECTORS) * lanes
 
-        def finished(sums: Ptr, x: Int) -> Any:
-            value = e.b.fadd((sums + x * lanes).load(0, lanes), shift)
-            return activate(e, self.family.activation, value, back.slope)
+        def finished(x: Int, column: Int | int) -> Any:
+            value = (first + (x * self.width + column)).load(0, lanes)
+            return activate(e, self.family.activation, e.b.fadd(value, (back.bias + column).load(0, lanes)), back.slope)
 
-        for v in e.range(v_low, v_high):
-            line = self.target(panel, offset, image, (v, self.x0), back.phase) + column
-            sums = self.sums + ((v + self.last[0]) * self.sum_columns + self.last[1]) * lanes
-            with e.either(live.equals(lanes)) as (then, otherwise):
-                with then:
+        with e.either(back.columns.equals(self.width)) as (then, otherwise):
+            with then:
+                for x in e.range(x_low, x_high):
+                    place = line + (x - self.x0) * back.by_x
+                    columns = range(0, self.width, lanes)
+                    kept.store_lines(
+                        e, [(place + c, finished(x, c)) for c in columns], self.family.vectors, back.stream
+                    )
+            with otherwise:
+                for column in e.range(0, end, lanes):
+                    live = e.min(back.columns - column, lanes)
                     for x in e.range(x_low, x_high):
-                        place = line + (x - self.x0) * back.by_x
-                        kept.store_lines(e, [(place, finished(sums, x))], 1, back.stream)
-                with otherwise:
-                    for x in e.range(x_low, x_high):
-                        place = line + (x - self.x0) * back.by_x
-                        kept.store_between(place, 0, finished(sums, x), e.int(0), live)
+                        place = line + ((x - self.x0) * back.by_x + column)
+                        kept.store_between(place, 0, finished(x, column), e.int(0), live)

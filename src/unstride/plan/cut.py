@@ -248,9 +248,11 @@ class Cut:
     def streams(self) -> bool:
         """Whether the result goes past the caches.
 
-        In channel-major memory that gains where vectors are whole lines and take two passes; elsewhere it may lose.
+        In channel-major memory that gains with AVX2, and where vectors of a line take two passes; with AVX-512 in one
+        pass it may lose.
         """
-        by_line = self.flushes_past and self.machine.pace > 1 and self.problem.dtype in ("f32", "f64")
+        pays = self.machine.pace > 1 or self.plan.isa.name == "avx2"
+        by_line = self.flushes_past and pays and self.problem.dtype in ("f32", "f64")
         return self.may_stream and (self.problem.data_layout == "NXC" or by_line)
 
     @lazy

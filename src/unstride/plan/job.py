@@ -111,6 +111,8 @@ class Job(_Field):
     SPREAD_X = auto()
     EXTRA_V = auto()  # source elements that tiles need beside TAP_STEP for every output
     EXTRA_X = auto()
+    ALONE_V = auto()  # Winograd of whole maps: 1 if the last tile of a line holds one pixel, which needs two points
+    ALONE_X = auto()
     FLAT = auto()  # across x: 1 if the rows of a box are one run of positions
     KERNEL_V = auto()  # overlap-add: the patch of a pixel
     KERNEL_X = auto()

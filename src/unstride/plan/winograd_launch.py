@@ -51,8 +51,6 @@ class Units:
 class WinogradLaunch(LaunchBuilder):
     """Launches of one problem with Winograd, and its price."""
 
-    flushes_past = False
-
     def __init__(self, plan: WinogradPlan, problem: Problem, machine: Machine, threads: int) -> None:
         super().__init__(plan.direct, problem, machine, threads)
         self.winograd = plan

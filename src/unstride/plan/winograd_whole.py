@@ -8,13 +8,16 @@ they overlap. By transposition the weights are the same, transformed and packed,
     y = J BT^T [ (G g) * (A J d) ]      A = AT^T; J turns the order round
 
 12 pixels are four tiles, and nothing is multiplied with padding. Where the last tile of a line is not full, its first
-point is zero and is left out. Sums that overlap are added by one task, so a unit is whole maps.
+point is zero and is left out. A single pixel there needs only as many products as it has taps: under F(3, 2) it is
+taken for (d, 0, -d), whose first and last point give d times either tap where they belong, and what the others would
+have put right lies beyond the result. Sums that overlap are added by one task, so a unit is whole maps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import fields
+from itertools import product
 from math import prod
 
 from unstride._lazy import lazy
@@ -136,15 +139,32 @@ class WholeLaunch(WinogradLaunch):
 
     @property
     def _sums_bytes(self) -> int:
-        return round_up(prod(self._sum_sizes) * self.winograd.direct.tile.lanes * self.compute_bytes)
+        """Rows of sums to which tiles of one row add something."""
+        rows = self.winograd.v.size * self.winograd.residues[0].spread
+        return round_up(rows * self._sum_sizes[1] * self.winograd.direct.tile.columns * self.compute_bytes)
 
     def _scratch(self, grid: Grid) -> tuple[int, int, int]:
         strip, transformed, products = super()._scratch(grid)
         return strip, transformed, products + self._sums_bytes
 
     def _build_winograd(self, grid: Grid) -> Launch:
-        base = super()._build_winograd(grid)
-        return base.changed({Job.OFFSET_RING: base.scratch_per_slot - self._sums_bytes})
+        base, (v, x) = super()._build_winograd(grid), self._alone
+        ring = base.scratch_per_slot - self._sums_bytes
+        return base.changed({Job.OFFSET_RING: ring, Job.ALONE_V: int(v), Job.ALONE_X: int(x)})
+
+    @lazy
+    def _alone(self) -> tuple[bool, bool]:
+        """Along v and x: whether the last tile holds one pixel, and no result lies beyond what that reaches."""
+        plan = self.winograd
+        axes = zip((self.v, self.x), (self.v_hull, self.x_hull), self._last, strict=True)
+        v, x = (
+            transform == Transform(3, 2)
+            and residues.spread == 1
+            and axis.source_size % transform.outputs == 1
+            and high + last <= axis.source_size + 1
+            for (axis, (_, high), last), transform, residues in zip(axes, (plan.v, plan.x), plan.residues, strict=True)
+        )
+        return v, x
 
     def _costs(self, units: Units) -> tuple[float, float, float]:
         plan, direct, lanes = self.winograd, self.plan, self.plan.tile.lanes
@@ -159,15 +179,18 @@ class WholeLaunch(WinogradLaunch):
         )
 
     def _multiplications(self, units: Units) -> float:
-        """Cycles of the products: a first point of either axis has none of the tiles that are not full."""
+        """Cycles of the products: at some points there are none of tiles that are not full."""
         plan, total = self.winograd, 0.0
         lines, full = zip(*self._lines_and_full(), strict=True)
         swept = [[self._swept(units.images * v * x) for x in (lines[1], full[1])] for v in (lines[0], full[0])]
         for panel in plan.panels:
-            v, x = plan.v.size - 1, plan.x.size - 1
-            v_first, x_first = 1 - panel[Panel.SHORT_V], 1 - panel[Panel.SHORT_X]
-            rows = v * x * swept[0][0] + v * x_first * swept[0][1] + v_first * x * swept[1][0]
-            rows += v_first * x_first * swept[1][1]
+            short = panel[Panel.SHORT_V], panel[Panel.SHORT_X]
+            # By axis: points of all tiles, points of full ones.
+            v, x = (
+                (2 - lacking, 2) if alone else (transform.size - 1, 1 - lacking)
+                for alone, lacking, transform in zip(self._alone, short, (plan.v, plan.x), strict=True)
+            )
+            rows = sum(v[i] * x[j] * swept[i][j] for i, j in product(range(2), range(2)))
             total += rows * panel[Panel.RUN] * panel[Panel.OUTER_COUNT] * panel[Panel.VECTORS]
         calls = CALL * len(plan.panels) * plan.points * (1 + -(-self._tiles_of(units) // plan.direct.tile.rows))
         return units.count * (total * self.machine.pace / 2 + calls)
