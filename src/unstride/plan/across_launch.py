@@ -15,6 +15,7 @@ from unstride.plan.shares import largest, round_up
 __all__ = ["AcrossLaunch"]
 
 _DEEP = 2048  # channels whose lines take as long as their products
+_WOVEN = {1: 1.0, 2: 1.0, 3: 2.5, 4: 1.4}  # cycles of an element, by stride, with up to eight lanes
 _LINE = 20.0  # cycles of a result row of a channel, beside its elements
 
 
@@ -85,7 +86,7 @@ class AcrossLaunch(LineLaunch[AcrossPlan]):
         woven *= plan.direct.result_channels * self.problem.groups * len(plan.direct.outer_phases) // blocks
         in_place = step == 1 or (step == 2 and not self.flat and not plan.few)
         in_place &= self.problem.dtype in ("f32", "f64")
-        weaving = 0.35 if in_place else (1.0 if step != 3 else 2.5) * self.result_distance
+        weaving = self._weaving(in_place)
         # Every channel of the source begins on another page, which has to be found if the source is large.
         planes = len(plan.direct.planes) * plan.direct.reduce_channels * self.problem.groups
         pages = planes + filled * self.problem.itemsize / 4096
@@ -93,6 +94,15 @@ class AcrossLaunch(LineLaunch[AcrossPlan]):
         listing = 120 * len(plan.panels) / blocks
         flushed = 0.0 if in_place else woven / (grid.x_unit * step)
         return self._turns(tasks) * (reading + filling + listing + weaving * woven + _LINE * flushed + 2000)
+
+    def _weaving(self, in_place: bool) -> float:
+        """Cycles of an element on its way to the result, between those of other phases."""
+        step, wide = self.x.phases.result_step, self.lanes > 8
+        if in_place:
+            return 0.35 if step == 1 or wide else 0.6 * self.result_distance
+        if wide and step != 3:
+            return self.result_distance
+        return _WOVEN.get(step, 1.7) * self.result_distance
 
     @property
     def _waiting(self) -> float:

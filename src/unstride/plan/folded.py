@@ -215,7 +215,10 @@ class FoldedLaunch(LineLaunch[FoldedPlan]):
         channels = plan.direct.result_channels
         sums = grid.v_unit * channels * (phases * _SUM + taps * (2.0 + _SUM_VECTOR * width))
         leaving = 1.0 + self.result_distance if self.x.phases.result_step != 3 else 3.0 + self.result_distance
-        leaving *= grid.v_unit * grid.x_unit * phases * channels / (1 if self.x.phases.result_step > 2 else 4)
+        steps = (
+            self.v.phases.result_step * self.x.phases.result_step * len(plan.direct.outer_phases)
+        )  # without taps, too
+        leaving *= grid.v_unit * grid.x_unit * steps * channels / (1 if self.x.phases.result_step > 2 else 4)
         return -(-tasks // self.threads) * (products + streamed + filling + sums + leaving + 3000)
 
     def _line_cycles(self, panel: tuple[int, ...], vectors: int) -> float:

@@ -154,7 +154,7 @@ class OverlapLaunch(LaunchBuilder):
         filling = 0.0 if plan.in_place else self._strip_pixels(*box) * channels * 5 / lanes
         filling += self._finding_pages(grid.images, self._strip_bytes(*box))
         out = self._out_bytes(*box) / self.compute_bytes * rounds
-        leaving = out * (1.0 + self.result_distance)
+        leaving = out * (1.0 + self.result_distance) * (0.6 if self.problem.data_layout == "NXC" else 0.75)
         if self.problem.dilation[-1] > 1:
             leaving += _SORT * out * -(-self.problem.co // lanes) / self.problem.co
         reading = max(products, streamed) + 0.3 * min(products, streamed)

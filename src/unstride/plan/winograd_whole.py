@@ -31,9 +31,9 @@ from unstride.plan.winograd_launch import CALL, FILL, IMAGES, TRANSFORM, TRANSPO
 __all__ = ["WholeLaunch", "WholePlan", "result_matrix", "source_matrix", "whole_maps"]
 
 _MOST_TILES = 400  # of a unit: more than of the other form, for maps cannot be cut
-_ADDED = 7.0  # cycles of transforming one vector at one point back, and adding it to its neighbours'
+_ADDED = 4.0  # cycles of transforming one vector at one point back, and adding it to its neighbours'
 _OUT_ROOM = 4  # times L2: results of a unit that wait to be flushed may come from the last cache
-_STORE = 14.0  # cycles of a finished vector on its way to the result
+_STORE = 8.0  # cycles of a finished vector on its way to the result
 
 
 def source_matrix(transform: Transform) -> Matrix:
