@@ -16,7 +16,6 @@ from unstride.plan.machine import LINE_BYTES
 
 __all__ = ["Box"]
 
-_STREAMED = 4  # vectors of pixels that must follow each other, to be worth going past the caches
 _FLUSHED = 128  # pixels of the out strip that stay in L1 while their channels are written, some after the others
 
 
@@ -289,7 +288,7 @@ class Box:
         if not self.flushes_past or self.numbers.stored is not self.numbers.computed or not self.numbers.isa.streams:
             keep(target, c_stride, source, pitch, pixels, width)
             return
-        long = e.b.and_(pixels >= _STREAMED * LINE_BYTES // size_of(self.numbers.stored), width >= lanes)
+        long = e.b.and_(pixels >= LINE_BYTES // size_of(self.numbers.stored), width >= lanes)
         past = e.b.and_(long, self.streamed(c_stride * 0, c_stride).differs(0))
         with e.either(past) as (then, otherwise):
             with then:
