@@ -59,8 +59,7 @@ class Box:
         """The end of a task: what was streamed becomes visible before the task counts as done."""
         e = self.e
         if self.numbers.isa.streams:
-            with e.when(self.get(Job.STREAM).differs(0)):
-                e.intrinsic("llvm.x86.sse.sfence", VOID, ())
+            e.intrinsic("llvm.x86.sse.sfence", VOID, ())
         e.ret()
 
     def streamed(self, first: Int, *distances: Int) -> Int:

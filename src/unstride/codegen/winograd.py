@@ -361,7 +361,7 @@ class WinogradDriver(Box):
     def _block(self, block: Int) -> Int:
         return block * (self.points * self.block_width)
 
-    def back(self, panel: Ptr, offset: Int) -> Back:
+    def back(self, panel: Ptr) -> Back:
         """What the output transform of a panel needs."""
         e, (by_v, by_x) = self.e, self._distances(panel)
         v_range = self.sizes + self.get(Job.V_RANGES) + panel.int(Panel.V_RANGE) * len(VRange)
@@ -380,11 +380,11 @@ class WinogradDriver(Box):
             bias=e.ptr(self.get(Job.BIAS), self.numbers.computed) + panel.int(Panel.BIAS),
             columns=panel.int(Panel.COLUMNS),
             slope=self._slope(),
-            stream=self._streamed(panel, offset, phase),
+            stream=self._streamed(panel),
         )
 
     def transform_back(self, panel: Ptr, offset: Int, products: Ptr) -> None:
-        e, lanes, back = self.e, self.numbers.lanes, self.back(panel, offset)
+        e, lanes, back = self.e, self.numbers.lanes, self.back(panel)
         for image in e.range(self.images):
             for row, v in self.rows_of_tiles(self.tile_rows):
                 v_at = self.v0 + row * self.tile_steps[0] + v
@@ -477,12 +477,13 @@ class WinogradDriver(Box):
                         (place + -lanes).stream(0, waiting.load(index * lanes, lanes))
                         place.stream(0, value)
 
-    def _streamed(self, panel: Ptr, offset: Int, phase: Int) -> Int:
+    def _streamed(self, panel: Ptr) -> Int:
+        """1 if the panel's columns of every pixel are whole lines that shall go past the caches."""
         e = self.e
         if self.channel_major:
             return e.int(0)
-        first = self.target(panel, offset, e.int(0), (self.v0, self.x0), phase)
-        stream = self.streamed(_address(first), *self._distances(panel), self.get(Job.RESULT_N_STRIDE))
+        first = e.ptr(self.get(Job.RESULT), self.numbers.stored) + panel.int(Panel.COLUMN)
+        stream = self.streamed(_address(first), self.get(Job.RESULT_X_STRIDE))
         return e.select(panel.int(Panel.COLUMNS).equals(self.width), stream, 0) if self._in_halves else stream
 
     def _put_what_fits(

@@ -145,7 +145,7 @@ class _Driver(WinogradDriver):
 
     def transform_back(self, panel: Ptr, offset: Int, products: Ptr) -> None:
         """One row of tiles after the other: when it is added up, all of its results but the last few rows are final."""
-        e, back = self.e, self.back(panel, offset)
+        e, back = self.e, self.back(panel)
         row_of_sums = self.sum_columns * self.width
         for image in e.range(self.images):
             e.call(self.zero, self.sums, self.spread[0] * (self.v.taps - 1) * row_of_sums)
