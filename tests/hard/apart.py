@@ -24,6 +24,7 @@ from tests.compiler.guard import Room
 from tests.compiler.walled import Wall
 from unstride.plan.gradient_job import BiasJob, GradientJob
 from unstride.plan.job import Job, Panel
+from unstride.plan.machine import LINE_BYTES
 from unstride.plan.winograd import WinogradPlan
 from unstride.problem import DTYPE_BYTES
 from unstride.runtime import cache as store
@@ -216,8 +217,16 @@ class Apart(Room):
             if last > first and slot[first:last].min() != _BYTE:
                 raise AssertionError(f"a {self.in_place} that could be used in place was copied")
 
-        promised = bool(self.in_place) and _is_code_of(_IN_PLACE[self.in_place], task)
-        _one_by_one(task, arg, tasks, threads, self.rng, slots, [span], untouched if promised else None)
+        def staged(slot: Any) -> None:
+            if (span.words != span.blank).any() and slot[int(job[Job.OFFSET_OUT]) :].min() == _BYTE:
+                raise AssertionError("results that should have been streamed were stored")
+
+        after = None
+        if self.in_place and _is_code_of(_IN_PLACE[self.in_place], task):
+            after = untouched
+        elif job[Job.STAGE] and job[Job.RESULT_X_STRIDE] * self.element_bytes % LINE_BYTES:
+            after = staged  # row by row: pixels that are not whole lines go past the caches by way of a stage
+        _one_by_one(task, arg, tasks, threads, self.rng, slots, [span], after)
         span.finish("result")
         flags = int(job[Job.FLAGS])
         if flags and self.launches == 1 and self.calm and _memory(flags, 8 * tasks).any():

@@ -3,7 +3,8 @@
 A check runs generated code between inaccessible pages, in scratch and on results that start as NaN, and compares with
 the float64 reference, exactly, on integers. Most run one task at a time (`tests.hard.apart`). Some hold a kernel to
 what its own text promises and results alone cannot show: that a box without padding is read where it lies, that boxes
-of one position never multiply padding, and Winograd no weights that vanish.
+of one position never multiply padding, and Winograd no weights that vanish, and that large results are streamed by way
+of a stage where their pixels are not whole lines.
 """
 
 from __future__ import annotations

@@ -119,9 +119,9 @@ REASONS = (
         "a vector too many lies in the next pixel, which is written later, or behind the strip",
     ),
     (
-        "winograd* run",
-        "place = (self.n0 + image) * self.get(Job.RESULT_N_STRIDE) + offset + panel.int(Panel.COLUMN)",
-        "of the first pixel, to see whether it starts a line: images are whole lines apart, or nothing is streamed",
+        "direct* run",
+        "for pixel in e.range(self.images * self.out_rows * self.out_columns):",
+        "a pixel too many lies in the room behind the strip",
     ),
     (
         "rows* stream",

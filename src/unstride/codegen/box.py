@@ -281,14 +281,14 @@ class Box:
             e.call(self.narrow, target + pixel * stride, source + pixel * pitch, run * width)
 
     def _flush_lines(self, target: Ptr, c_stride: Int, source: Ptr, pitch: Int, pixels: Int, width: Int) -> None:
-        """Past the caches, if that is asked for and the channels of the result begin on lines."""
+        """Past the caches, if that is asked for: then the channels of the result are whole lines apart."""
         e, lanes, bytes = self.e, self.numbers.lanes, self.numbers.isa.vector_bytes
         keep = self._flush_in_blocks if bytes < LINE_BYTES else self._flush_at_once
         if not self.flushes_past or self.numbers.stored is not self.numbers.computed or not self.numbers.isa.streams:
             keep(target, c_stride, source, pitch, pixels, width)
             return
         long = e.b.and_(pixels >= LINE_BYTES // size_of(self.numbers.stored), width >= lanes)
-        past = e.b.and_(long, self.streamed(c_stride * 0, c_stride).differs(0))
+        past = e.b.and_(long, self.get(Job.STREAM).differs(0))
         with e.either(past) as (then, otherwise):
             with then:
                 e.call(self.past, target, c_stride, source, pitch, pixels, width)

@@ -15,7 +15,7 @@ from unstride._lazy import lazy
 from unstride.plan.axis import Axis
 from unstride.plan.direct import DirectPlan
 from unstride.plan.job import Panel
-from unstride.plan.machine import Machine
+from unstride.plan.machine import LINE_BYTES, Machine
 from unstride.plan.phases import ONE_ROW
 from unstride.plan.shares import in_blocks, largest
 from unstride.problem import Problem
@@ -251,9 +251,11 @@ class Cut:
         In channel-major memory that gains with AVX2, and where vectors of a line take two passes; with AVX-512 in one
         pass it may lose.
         """
+        if self.problem.data_layout == "NXC":
+            return self.may_stream
         pays = self.machine.pace > 1 or self.plan.isa.name == "avx2"
-        by_line = self.flushes_past and pays and self.problem.dtype in ("f32", "f64")
-        return self.may_stream and (self.problem.data_layout == "NXC" or by_line)
+        in_lines = prod(self.problem.result_shape[2:]) * self.problem.itemsize % LINE_BYTES == 0
+        return self.may_stream and self.flushes_past and pays and in_lines and self.problem.dtype in ("f32", "f64")
 
     @lazy
     def _result_bytes(self) -> int:

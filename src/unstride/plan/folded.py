@@ -29,6 +29,7 @@ _MOST_CHANNELS = 48  # of the result: with more, phases fill their vectors well 
 _MOST_ROWS = 4096  # lines of products, and residues: with more, tables would be long
 _STRIP_SHARE, _RING_SHARE = 8, 2  # of L2: for the source rows of a turn, and for products
 _CALL = 90.0  # cycles of one line of products, beside its steps
+_FAR = 2.5  # cycles of a store, by how much farther than a cache it goes
 _SUM, _SUM_VECTOR = 14.0, 1.6  # cycles of one line of sums, and of each vector of each of its taps
 Element = tuple[tuple[int, int], int]  # a kernel element (v, x), and a channel
 
@@ -214,12 +215,17 @@ class FoldedLaunch(LineLaunch[FoldedPlan]):
         taps *= len(plan.direct.outer_phases)
         channels = plan.direct.result_channels
         sums = grid.v_unit * channels * (phases * _SUM + taps * (2.0 + _SUM_VECTOR * width))
-        leaving = 1.0 + self.result_distance if self.x.phases.result_step != 3 else 3.0 + self.result_distance
         steps = (
             self.v.phases.result_step * self.x.phases.result_step * len(plan.direct.outer_phases)
         )  # without taps, too
-        leaving *= grid.v_unit * grid.x_unit * steps * channels / (1 if self.x.phases.result_step > 2 else 4)
+        leaving = self._leaving * grid.v_unit * grid.x_unit * steps * channels
         return -(-tasks // self.threads) * (products + streamed + filling + sums + leaving + 3000)
+
+    @property
+    def _leaving(self) -> float:
+        """Cycles of an element on its way to the result."""
+        step, far = self.x.phases.result_step, self.result_distance
+        return 0.65 + _FAR * (far - 1.0) if step <= 2 else far + (3.0 if step == 3 else 1.0)
 
     def _line_cycles(self, panel: tuple[int, ...], vectors: int) -> float:
         """Cycles of one line of products of a panel."""

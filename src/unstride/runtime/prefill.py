@@ -16,12 +16,15 @@ from unstride.runtime import buffers, engine, pool
 
 __all__ = ["prefill"]
 
-_SMALL = 2**20  # bytes, up to which NumPy is as fast
+_TINY, _SMALL, _CLEARED = 2**12, 2**15, 2**20  # bytes, up to which NumPy is as fast: with pixels, and with zeros
 _PATTERN_BYTES, _TASK_BYTES = 2**14, 2**20
 
 
 def prefill(result: NDArray[Any], rest: NDArray[Any], dtype: str, isa: ISA, threads: int) -> None:
     """Fill a contiguous result with `rest`, which has its dtype and is broadcast over it."""
+    if _TINY <= result.nbytes < _CLEARED and not rest.view(np.uint8).any():
+        result.fill(0)
+        return
     if result.nbytes < _SMALL or rest.ndim > 1:  # in NCX every channel is a stretch of its own
         result[...] = rest
         return
