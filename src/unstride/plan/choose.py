@@ -187,8 +187,10 @@ class Plans:
         return self._cheapest(problem, machine, self.preferred(machine))
 
     def _cheapest(self, problem: Problem, machine: Machine, usual: str) -> str:
-        scale = SCALE.get(machine.kind, {})
-        prices = {kind: price * scale.get(kind, 1.0) for kind, price in self.prices(problem, machine).items()}
+        found, scale = self.prices(problem, machine), SCALE.get(machine.kind, {})
+        # That of `clipped` was learned where there is padding to leave out, which bands would leave out, too.
+        known = {kind for kind in found if kind != "clipped" or "banded" in found}
+        prices = {kind: price * (scale.get(kind, 1.0) if kind in known else 1.0) for kind, price in found.items()}
 
         def effort(kind: str) -> float:
             if kind == usual:
