@@ -20,7 +20,7 @@ from unittest import mock
 
 import numpy as np
 
-from unstride.plan.job import Job, Pack
+from unstride.plan.job import Fill, Job, Pack
 from unstride.plan.machine import ISA, NEON, Machine
 from unstride.runtime import buffers, engine, packing, pool, program
 from unstride.runtime.engine import Loaded
@@ -30,7 +30,7 @@ __all__ = ["MACHINE", "TOOLS", "Emulator"]
 TOOLS = ("aarch64-linux-gnu-gcc", "qemu-aarch64")
 MACHINE = Machine(NEON, 1)
 _HARNESS = Path(__file__).with_name("harness.c")
-_FIELDS = {"run": len(Job), "pack": len(Pack)}
+_FIELDS = {"run": len(Job), "pack": len(Pack), "fill": len(Fill)}
 _REMEMBERED = 64  # arrays; a launch points to fewer
 
 
