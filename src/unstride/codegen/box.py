@@ -282,9 +282,9 @@ class Box:
 
     def _flush_lines(self, target: Ptr, c_stride: Int, source: Ptr, pitch: Int, pixels: Int, width: Int) -> None:
         """Past the caches, if that is asked for: then the channels of the result are whole lines apart."""
-        e, lanes, bytes = self.e, self.numbers.lanes, self.numbers.isa.vector_bytes
-        keep = self._flush_in_blocks if bytes < LINE_BYTES else self._flush_at_once
-        if not self.flushes_past or self.numbers.stored is not self.numbers.computed or not self.numbers.isa.streams:
+        e, lanes, isa = self.e, self.numbers.lanes, self.numbers.isa
+        keep = self._flush_in_blocks if isa.vector_bytes < LINE_BYTES else self._flush_at_once
+        if not self.flushes_past or self.numbers.stored is not self.numbers.computed or not isa.streams:
             keep(target, c_stride, source, pitch, pixels, width)
             return
         long = e.b.and_(pixels >= LINE_BYTES // size_of(self.numbers.stored), width >= lanes)

@@ -251,7 +251,7 @@ def emit_transpose_past(module: Any, numbers: Numbers) -> Any:
     """transpose_past(target, target_pitch, source, source_pitch, rows, columns): target[c, r] = source[r, c], of which
     whole lines go past the caches.
 
-    The target's pitch must be so many lines, and there must be as many rows and columns as a line has elements.
+    The target's pitch must be so many lines; there must be as many rows as a line has elements, a vector of columns.
     """
     e = Emitter(module, "transpose_past", [PTR, I64, PTR, I64, I64, I64], internal=True)
     target = e.arg_ptr(0, numbers.stored, noalias=True)

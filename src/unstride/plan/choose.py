@@ -188,9 +188,9 @@ class Plans:
 
     def _cheapest(self, problem: Problem, machine: Machine, usual: str) -> str:
         found, scale = self.prices(problem, machine), SCALE.get(machine.kind, {})
-        # That of `clipped` was learned where there is padding to leave out, which bands would leave out, too.
-        known = {kind for kind in found if kind != "clipped" or "banded" in found}
-        prices = {kind: price * (scale.get(kind, 1.0) if kind in known else 1.0) for kind, price in found.items()}
+        if "banded" not in found:  # that of `clipped` was learned where there is padding, which bands leave out, too
+            scale = {**scale, "clipped": 1.0}
+        prices = {kind: price * scale.get(kind, 1.0) for kind, price in found.items()}
 
         def effort(kind: str) -> float:
             if kind == usual:

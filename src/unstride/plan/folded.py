@@ -215,10 +215,9 @@ class FoldedLaunch(LineLaunch[FoldedPlan]):
         taps *= len(plan.direct.outer_phases)
         channels = plan.direct.result_channels
         sums = grid.v_unit * channels * (phases * _SUM + taps * (2.0 + _SUM_VECTOR * width))
-        steps = (
-            self.v.phases.result_step * self.x.phases.result_step * len(plan.direct.outer_phases)
-        )  # without taps, too
-        leaving = self._leaving * grid.v_unit * grid.x_unit * steps * channels
+        # Phases without taps leave, too.
+        leaving = self._leaving * channels * grid.v_unit * self.v.phases.result_step * len(plan.direct.outer_phases)
+        leaving *= grid.x_unit * self.x.phases.result_step
         return -(-tasks // self.threads) * (products + streamed + filling + sums + leaving + 3000)
 
     @property

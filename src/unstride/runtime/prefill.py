@@ -16,7 +16,8 @@ from unstride.runtime import buffers, engine, pool
 
 __all__ = ["prefill"]
 
-_TINY, _SMALL, _CLEARED = 2**12, 2**15, 2**20  # bytes, up to which NumPy is as fast: with pixels, and with zeros
+_SMALL, _CLEARED = 2**15, 2**20  # bytes, up to which NumPy is as fast: with pixels, and with zeros
+_TINY = 2**12  # bytes that are filled while one asks whether they are zeros
 _PATTERN_BYTES, _TASK_BYTES = 2**14, 2**20
 
 
