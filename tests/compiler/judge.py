@@ -130,12 +130,12 @@ def allocated(shape: tuple[int, ...], dtype: str, *, on_a_line: bool) -> Array:
 @contextmanager
 def _split_small_work(wanted: bool) -> Iterator[None]:
     """Let even tiny work be cut for all its threads."""
-    usual = program._INLINE_WORK
-    program._INLINE_WORK = 0 if wanted else usual
+    usual = program._ALONE_PRICE
+    program._ALONE_PRICE = 0 if wanted else usual
     try:
         yield
     finally:
-        program._INLINE_WORK = usual
+        program._ALONE_PRICE = usual
 
 
 def expected(case: Case, data: Array, filter: Array, bias: Array | None) -> Array:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from native_tasks import tasks
 
+from unstride.codegen import pool as code
 from unstride.errors import AttributeValueError
 from unstride.plan.machine import NEON
 from unstride.runtime import pool
@@ -111,9 +112,9 @@ def test_other_python_threads_run_while_a_long_job_does() -> None:
 
 def test_a_hot_fork_and_join_takes_microseconds() -> None:
     words = np.zeros(16, np.int64)
-    job = ctypes.create_string_buffer(pool._JOB.pack(tasks()["count"], address(words), 2, 0, 2, 0))
+    job = ctypes.create_string_buffer(pool._JOB.pack(tasks()["count"], address(words), 2, 1, 0, 2, 0))
     start, launch = ctypes.addressof(job), pool.prepare(2, short=True)
-    first = ctypes.c_int64.from_address(start + 24)
+    first = ctypes.c_int64.from_address(start + pool.PROGRESS_OFFSET)
     times = []
     for _ in range(3000):
         first.value = 0
@@ -131,6 +132,31 @@ def test_idle_workers_sleep() -> None:
     before = time.process_time()
     time.sleep(0.4)
     assert time.process_time() - before < 0.05
+
+
+def test_nobody_is_woken_for_a_single_short_job_but_for_a_burst() -> None:
+    words = np.zeros(64, np.int64)
+    pool.parallel(tasks()["count"], address(words), 64, 2)
+    running = pool._pool
+    assert running is not None
+    asleep = ctypes.c_int32.from_address(running.page + code._SLEEPERS)
+
+    def launch(*, short: bool) -> int:
+        pool.parallel(tasks()["count"], address(words), 64, 2, short)
+        return asleep.value
+
+    def all_sleep() -> int:
+        time.sleep(0.05)
+        return asleep.value
+
+    for _ in range(5):
+        workers = all_sleep()
+        assert launch(short=True) == workers
+        time.sleep(0.01)
+        assert asleep.value == workers
+    assert any(launch(short=True) < workers for _ in range(10_000))
+    all_sleep()
+    assert any(launch(short=False) < workers or all_sleep() < workers for _ in range(20))
 
 
 def test_many_launches_leak_nothing() -> None:

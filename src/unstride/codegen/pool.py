@@ -1,7 +1,8 @@
 """The thread pool as LLVM IR: raw threads, one page of shared words, no lock held while work runs.
 
-A *job* is a block of six 64-bit words that belongs to the caller (`JOB_WORDS`): the task function, its argument, the
-number of tasks, the first task not yet taken, the threads allowed, and whether to return to the caller now and then.
+A *job* is a block of seven 64-bit words that belongs to the caller (`JOB_WORDS`): the task function, its argument, the
+number of tasks, whether it is short, the first task not yet taken, the threads allowed, and whether to return to the
+caller now and then.
 `launch(job)` works on it:
 
     claim the page -> open the job -> take tasks beside the workers -> close it -> wait until no worker is inside
@@ -12,8 +13,10 @@ then (an exception leaves the launch, the process forks), `pause` closes the job
 `next`, so that a launch, in whichever process, goes on from there or never.
 
 Workers join an open job by compare-and-swap on one word that also holds the limit, so nobody waits for a worker that
-comes late, and take tasks by fetch-and-add. An idle worker spins for a while, then sleeps on a futex. If the page is
-taken by another launch, or no worker is there (a forked child), the launcher simply does all the tasks.
+comes late, and take tasks by fetch-and-add. An idle worker spins for a while, then sleeps on a futex. To wake it takes
+longer than a short job: such a job is left to the launcher and to whoever spins. Only if another one came just before,
+where more may follow, is somebody woken for those. If the page is taken by another launch, or no worker is there (a
+forked child), the launcher simply does all the tasks.
 
 Floating point runs in the default environment (round to nearest, no flushing, nothing trapped); the caller's own
 environment is restored.
@@ -36,7 +39,10 @@ __all__ = [
     "pool_ir",
 ]
 
-JOB_WORDS = ("task", "arg", "tasks", "next", "threads", "interruptible")
+JOB_WORDS = ("task", "arg", "tasks", "short", "next", "threads", "interruptible")
+_NEXT_WORD, _THREADS_WORD, _INTERRUPTIBLE_WORD, _SHORT_WORD = map(
+    JOB_WORDS.index, ("next", "threads", "interruptible", "short")
+)
 SYMBOLS = ("attach", "launch", "pause", "stop", "worker")
 MAX_WORKERS = 255
 PAGE_BYTES = 4096
@@ -48,6 +54,7 @@ SPIN_OFFSET = 448  # nanoseconds an idle worker spins before it sleeps
 SPINNERS_OFFSET = 456  # how many workers do that; the others sleep at once
 _WORKERS = 460
 _OWNER = _BUSY + 8  # the job that is open
+_LAST_SHORT = _BUSY + 16  # when a short job last found nobody awake
 
 # Bits of the state word: 0-15 workers inside, 16-31 workers that joined, 32-47 how many may, 48 open.
 _OPEN = 1 << 48
@@ -130,7 +137,7 @@ entry:
   %busy = getelementptr i8, ptr %page, i64 {_BUSY}
   %owner = getelementptr i8, ptr %page, i64 {_OWNER}
   %tasks_at = getelementptr i64, ptr %job, i64 2
-  %next_at = getelementptr i64, ptr %job, i64 3
+  %next_at = getelementptr i64, ptr %job, i64 {_NEXT_WORD}
   %tasks = load i64, ptr %tasks_at
   %reached = atomicrmw xchg ptr %shared_next, i64 {_TAKEN} monotonic
   %before = atomicrmw and ptr %state, i64 {_OPEN - 1} acquire
@@ -162,7 +169,7 @@ define void @pause() {{
   %none = icmp eq ptr %job, null
   br i1 %none, label %return, label %some
 some:
-  %interruptible_at = getelementptr i64, ptr %job, i64 5
+  %interruptible_at = getelementptr i64, ptr %job, i64 {_INTERRUPTIBLE_WORD}
   %interruptible = load i64, ptr %interruptible_at
   %mine = icmp ne i64 %interruptible, 0
   br i1 %mine, label %stop, label %return
@@ -181,9 +188,10 @@ entry:
   call void @default_float_environment()
   %arg_at = getelementptr i64, ptr %job, i64 1
   %tasks_at = getelementptr i64, ptr %job, i64 2
-  %next_at = getelementptr i64, ptr %job, i64 3
-  %threads_at = getelementptr i64, ptr %job, i64 4
-  %interruptible_at = getelementptr i64, ptr %job, i64 5
+  %short_at = getelementptr i64, ptr %job, i64 {_SHORT_WORD}
+  %next_at = getelementptr i64, ptr %job, i64 {_NEXT_WORD}
+  %threads_at = getelementptr i64, ptr %job, i64 {_THREADS_WORD}
+  %interruptible_at = getelementptr i64, ptr %job, i64 {_INTERRUPTIBLE_WORD}
   %task = load ptr, ptr %job
   %arg = load ptr, ptr %arg_at
   %tasks = load i64, ptr %tasks_at
@@ -247,7 +255,8 @@ open:
   %open_state = or i64 %limit_bits, {_OPEN}
   store atomic i64 %open_state, ptr %state release, align 8
   %generation = atomicrmw add ptr %page, i32 1 seq_cst
-  call void @wake(ptr %page, i64 %limit)
+  %short = load i64, ptr %short_at
+  call void @wake(ptr %page, i64 %limit, i64 %short)
   br label %take
 
 take:
@@ -293,7 +302,7 @@ keep:
 
 _WAKE = f"""
 ; wake as many sleepers as the awake workers do not make up for
-define internal void @wake(ptr %page, i64 %wanted) {{
+define internal void @wake(ptr %page, i64 %wanted, i64 %short) {{
   %sleepers_at = getelementptr i8, ptr %page, i64 {_SLEEPERS}
   %sleepers = load atomic i32, ptr %sleepers_at seq_cst, align 4
   %none = icmp eq i32 %sleepers, 0
@@ -305,7 +314,20 @@ count:
   %wanted_narrow = trunc i64 %wanted to i32
   %missing = sub i32 %wanted_narrow, %awake
   %call = icmp sgt i32 %missing, 0
-  br i1 %call, label %wake, label %return
+  br i1 %call, label %think, label %return
+think:
+  %is_short = icmp ne i64 %short, 0
+  br i1 %is_short, label %remember, label %wake
+remember:
+  %last_at = getelementptr i8, ptr %page, i64 {_LAST_SHORT}
+  %spin_at = getelementptr i8, ptr %page, i64 {SPIN_OFFSET}
+  %now = call i64 @nanoseconds(i32 {_MONOTONIC})
+  %last = load i64, ptr %last_at
+  store i64 %now, ptr %last_at
+  %between = sub i64 %now, %last
+  %spin = load i64, ptr %spin_at
+  %one_of_many = icmp slt i64 %between, %spin
+  br i1 %one_of_many, label %wake, label %return
 wake:
   call void @place(ptr %page, i32 %workers)
   %woken = call i64 @futex(ptr %page, i32 {_FUTEX_WAKE_PRIVATE}, i32 %missing)

@@ -6,6 +6,7 @@ from the direct kernel, and results must not change with threads. `SCALE` correc
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from unstride._lazy import lazy
@@ -160,6 +161,11 @@ class Plans:
 
     def _builder(self, kind: str, problem: Problem, machine: Machine, threads: int) -> LaunchBuilder:
         return _LAUNCHES.get(kind, LaunchBuilder)(self.of(kind), problem, machine, threads)
+
+    def price(self, kind: str, problem: Problem, machine: Machine) -> float:
+        """What one kernel would cost, in cycles of one thread; infinite if that is not known."""
+        found = self._builder(kind, problem, machine, 1).price
+        return math.inf if found is None else found
 
     def prices(self, problem: Problem, machine: Machine) -> dict[str, float]:
         """What each kernel that can compute the problem would cost, in cycles of one thread."""

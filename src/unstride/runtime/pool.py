@@ -113,8 +113,8 @@ def parallel(task_address: int, arg_address: int, tasks: int, threads: int, shor
     """Call `task(arg, i, slot)` once for every i in [0, tasks), on up to `threads` threads; return when all are done.
 
     The task is native code of the C type `void (*)(int8_t *arg, int64_t task, int64_t slot)`. Tasks running at the same
-    time have different slots in [0, threads); the launcher's is 0. `short` keeps the interpreter's lock, which is right
-    below about 100 us. When KeyboardInterrupt comes, no task is running any more.
+    time have different slots in [0, threads); the launcher's is 0. `short` keeps the interpreter's lock and wakes
+    nobody for one job alone, which is right below about 100 us. When KeyboardInterrupt comes, no task is running.
     """
     team = _team.get()
     if team is not None and threads > 1 and tasks > 1:
@@ -126,7 +126,7 @@ def parallel(task_address: int, arg_address: int, tasks: int, threads: int, shor
         block = ctypes.create_string_buffer(_JOB.size)
         start = ctypes.addressof(block)
     interruptible = threading.get_ident() == _main_thread
-    _JOB.pack_into(block, 0, task_address, arg_address, tasks, 0, threads, interruptible)
+    _JOB.pack_into(block, 0, task_address, arg_address, tasks, short, 0, threads, interruptible)
     try:
         finish(prepare(threads if tasks > 1 else 1, short), start, interruptible)
     finally:
@@ -171,7 +171,7 @@ def prepare(threads: int, short: bool = False) -> Launch:
     """Have workers for jobs of `threads` threads, and return the native launch function for repeated use.
 
     `launch(address of a job block)` returns 1 while tasks are left: call it again until it returns 0. The block is
-    six 64-bit words, see `codegen.pool`.
+    seven 64-bit words, see `codegen.pool`.
     """
     pool = _pool or _start()
     if threads > 1 + pool.workers:

@@ -43,8 +43,8 @@ _SIZES_KEPT = 512
 _SCRATCH_KEPT = 16 * 2**20
 _CALL = struct.Struct("4q")  # the first fields of Job: what differs from call to call
 _CONSTANTS = struct.Struct("4q")  # the next: what belongs to the weights
-_INLINE_WORK = 400_000  # multiply-adds (and quarter bytes) below which a second thread costs more than it gives
-_SHORT_WORK = 2_000_000  # the interpreter's lock is kept below this
+_ALONE_PRICE = 16_000  # cycles below which a second thread costs more than it gives, awake as it may be
+_SHORT_PRICE = 300_000  # below this, the interpreter's lock is kept and no thread is woken for a single call
 
 _PACKED_LIKE = {"banded": "direct", "clipped": "direct", "whole": "winograd"}
 
@@ -128,7 +128,7 @@ class Kernel:
                 channels[start + (channel if base.overlapping else column)] = first + channel
         return channels
 
-    def step(self, launch: Launch, work: int, then: Step | None = None) -> Step:
+    def step(self, launch: Launch, price: float, then: Step | None = None) -> Step:
         sizes = np.array(launch.sizes or (0,), np.int64)
         fields = list(launch.fields)
         fields[Job.PLAN], fields[Job.SIZES] = buffers.address(self._tables), buffers.address(sizes)
@@ -136,7 +136,7 @@ class Kernel:
             fields[name] = start
         used = max(1, min(launch.threads, launch.tasks))
         job = struct.pack(f"{len(fields)}q", *fields)
-        return Step(self, launch, job, sizes, used, work < _SHORT_WORK, work < _INLINE_WORK, then)
+        return Step(self, launch, job, sizes, used, price < _SHORT_PRICE, price < _ALONE_PRICE, then)
 
 
 class Program:
@@ -186,11 +186,11 @@ class Program:
 
     def step_of(self, kind: str, problem: Problem, threads: int) -> Step:
         """The launch of one size by one kind of kernel."""
-        work = problem.macs + 4 * problem.bytes
-        used = 1 if work < _INLINE_WORK else threads
+        price = self.plans.price(kind, problem, self.machine)
+        used = 1 if price < _ALONE_PRICE else threads
         launches = self.plans.launches(kind, problem, self.machine, used)
-        then = self.kernel("left").step(launches[1], work) if len(launches) > 1 else None
-        return self.kernel(kind).step(launches[0], work, then)
+        then = self.kernel("left").step(launches[1], price) if len(launches) > 1 else None
+        return self.kernel(kind).step(launches[0], price, then)
 
 
 @lru_cache(maxsize=256)
@@ -345,7 +345,7 @@ class QuickLaunch:
         step, job = self.step, bytes(self.weights.new_job(self.step))
         memory = ctypes.create_string_buffer(bytes(pool.JOB_BYTES) + job, pool.JOB_BYTES + len(job))
         start, scratch = _address_of(memory), np.empty(step.scratch_bytes, np.uint8)
-        struct.pack_into("3q", memory, 0, step.task, start + pool.JOB_BYTES, step.launch.tasks)
+        struct.pack_into("4q", memory, 0, step.task, start + pool.JOB_BYTES, step.launch.tasks, step.short)
         _CALL.pack_into(memory, pool.JOB_BYTES, 0, 0, (buffers.address(scratch) + 63) & -64, 0)
         return memory, start, scratch
 
