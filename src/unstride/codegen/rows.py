@@ -185,27 +185,29 @@ class _Sweep:
         e, step, vectors = self.e, self.axis.source_step, len(self.channels)
         sums = [constant(self.typ, 0.0)] * (len(residues) * count * vectors)
         start = x * step + self.first
-        needed = sorted({u * step + a for r in residues for a, _ in self.phases[r] for u in range(count)})
+        # From pixel to pixel, so that few are at hand at a time, and sums of all phases grow side by side.
+        taps = sorted((a, place, weight) for place, r in enumerate(residues) for a, weight in self.phases[r])
         exists = {}
         if guarded:
+            needed = sorted({u * step + a for a, _, _ in taps for u in range(count)})
             exists = {i: e.b.and_(start + i >= 0, start + i < self.source_size) for i in needed}
         for tap, carried in e.fold(0, self.count, 1, sums):
             row = self.source + (self.taps.int(tap * 2) + start * self.source_pixel)
             weights = [line + self.taps.int(tap * 2 + 1) for line in self.weights]
-            values = {}
-            for i in needed:
+            values: dict[tuple[int, int], Any] = {}
+            for a, place, weight in taps:
                 for v, channel in enumerate(self.channels):
-                    pixel = row + self.source_pixel * i + channel
-                    if guarded:
-                        pixel = Ptr(e, e.b.select(exists[i], pixel.value, self.zeros.value), self.numbers.stored)
-                    values[i, v] = self.numbers.load(pixel, 0, self.lanes)
-            for place, r in enumerate(residues):
-                for a, weight in self.phases[r]:
-                    for v in range(vectors):
-                        factor = weights[v].load(weight * self.lanes, self.lanes)
-                        for u in range(count):
-                            at = (place * count + u) * vectors + v
-                            carried[at] = self.numbers.multiply_add(e, values[u * step + a, v], factor, carried[at])
+                    factor = weights[v].load(weight * self.lanes, self.lanes)
+                    for u in range(count):
+                        i, at = u * step + a, (place * count + u) * vectors + v
+                        if (i, v) not in values:
+                            pixel = row + self.source_pixel * i + channel
+                            if guarded:
+                                pixel = Ptr(
+                                    e, e.b.select(exists[i], pixel.value, self.zeros.value), self.numbers.stored
+                                )
+                            values[i, v] = self.numbers.load(pixel, 0, self.lanes)
+                        carried[at] = self.numbers.multiply_add(e, values[i, v], factor, carried[at])
         done = [
             activate(e, self.activation, e.b.fadd(total, self.bias[i % vectors]), self.slope)
             for i, total in enumerate(sums)

@@ -22,7 +22,8 @@ from unstride.plan.spread import Lanes, SpreadPlan, is_woven, may_stage, pattern
 
 __all__ = ["SpreadFamily"]
 
-_VECTORS = 4  # side by side, if the same few taps serve all of them
+_VECTORS, _MOST_VECTORS = 4, 8  # side by side, if the same few taps serve all of them; where two periods are no more
+_TURN_BYTES = 256  # of these: a longer turn has to leave out much at the end of a row
 _LONG = 64  # multiply-adds of a turn that are enough
 
 
@@ -223,7 +224,10 @@ class _Rows:
 
     def _row(self) -> None:
         e, lanes = self.e, self.numbers.lanes
-        most = max(1, min(_VECTORS // self.sums.vectors, _LONG // max(1, self.sums.products)))
+        few = _VECTORS // self.sums.vectors
+        many = min(_MOST_VECTORS, _TURN_BYTES // self.numbers.isa.vector_bytes) // self.sums.vectors
+        periods = max(few, many if self.sums.long_rows else min(many, 2))
+        most = max(1, min(periods, _LONG // max(1, self.sums.products)))
         start = e.int(0)
         for periods in dict.fromkeys((most, 1)):
             step = periods * self.sums.vectors * lanes
@@ -267,6 +271,7 @@ class _Permuted:
         self.products = sum(map(len, self.taps))  # of a period, for one row of the kernel
         self.width = self.products * numbers.lanes  # elements of the weights of that row
         self.along = self.vectors * numbers.lanes // axis.result_step  # source elements of a period
+        self.long_rows = self.vectors > 1  # as is usual with such strides
 
     def add(self, line: Ptr, weights: Ptr, sums: list[Any]) -> None:
         """Add the products of one source row to the sums of a few periods."""
@@ -303,7 +308,7 @@ class _Woven:
 
     def __init__(self, e: Emitter, numbers: Numbers, axis: AxisPhases, rotation: int, part: Int) -> None:
         self.e, self.numbers, self.part = e, numbers, part
-        self.vectors, self.along = axis.result_step, numbers.lanes
+        self.vectors, self.along, self.long_rows = axis.result_step, numbers.lanes, False
         self.products = self.width = sum(len(phase.taps) for phase in axis.phases)
         # Of each weight: the vector, and the part and element of the source that its first lane takes.
         self.taps: list[tuple[int, tuple[int, int]]] = []

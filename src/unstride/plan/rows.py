@@ -29,7 +29,7 @@ _MOST_TAPS = 96  # along x: all are written out
 _SHARING = 8  # sums that share a weight: the registers of every ISA have room for them
 _BANKS_BYTES, _MANY_ROWS = 512, 6  # pixels so far apart, and kernel rows so many, that their lines meet in few banks
 _BOX_BYTES = 256 * 1024  # of the results of one row of a box
-_STAGE_BYTES, _STAGE_SHARE = 32 * 1024, 8  # of results on their way past the caches: so many, at most an 8th of L2
+_STAGE_BYTES, _STAGE_SHARE = 8 * 1024, 8  # of results on their way past the caches: so many, at most an 8th of L2
 # Cycles: of a result row, of a vector that is stored or loaded, and of a product; a fit to random layers.
 _ROW, _STORE, _LOAD, _PRODUCT = 60.0, 5.0, 2.8, 0.25
 _HIDDEN, _WAITS = 0.7, 1.0  # how much of that, where many products hide the loads, and where few do
@@ -114,7 +114,7 @@ class RowsLaunch(LineLaunch[RowsPlan]):
         nv, nx = self.counts
         x_unit = largest(nx, lambda x: x * self._position_bytes <= _BOX_BYTES)
         everything = self._panel_blocks(1)
-        for pieces in (1, self.threads, 4 * self.threads):
+        for pieces in (1, *(times * self.threads for times in (1, 2, 4))):
             yield Grid(1, -(-nv // pieces), x_unit, everything)
             if nv < pieces:
                 yield Grid(1, 1, min(x_unit, -(-nx // pieces)), everything)
@@ -156,9 +156,9 @@ class RowsLaunch(LineLaunch[RowsPlan]):
     def _stage(self, grid: Grid) -> int:
         """Positions whose results wait on a stage, 0 for none: it holds whole pixels.
 
-        That is another copy, which gains where the last cache would not even keep the result for itself.
+        That is another copy, which gains where the last cache would not keep the result beside all else.
         """
-        if not self.streams or self._result_bytes <= 1.5 * self.machine.last_bytes or len(grid.panel_blocks) > 1:
+        if not self.streams or self._result_bytes <= 0.9 * self.machine.last_bytes or len(grid.panel_blocks) > 1:
             return 0
         room = min(_STAGE_BYTES, self.machine.l2_bytes // _STAGE_SHARE) // self._position_bytes
         together = positions_at_once(self.x.phases)
