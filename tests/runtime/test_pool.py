@@ -139,24 +139,40 @@ def test_nobody_is_woken_for_a_single_short_job_but_for_a_burst() -> None:
     pool.parallel(tasks()["count"], address(words), 64, 2)
     running = pool._pool
     assert running is not None
+    workers = ctypes.c_int32.from_address(running.page + code._WORKERS)
     asleep = ctypes.c_int32.from_address(running.page + code._SLEEPERS)
 
-    def launch(*, short: bool) -> int:
-        pool.parallel(tasks()["count"], address(words), 64, 2, short)
-        return asleep.value
+    def somebody_wakes(seconds: float) -> bool:
+        end = time.perf_counter() + seconds
+        while time.perf_counter() < end:
+            if asleep.value < workers.value:
+                return True
+        return False
 
-    def all_sleep() -> int:
-        time.sleep(0.05)
-        return asleep.value
+    def launch(*, short: bool) -> None:
+        pool.parallel(tasks()["count"], address(words), 64, 2, short)
+
+    def wait_until_all_sleep() -> None:
+        for _ in range(1000):
+            time.sleep(0.01)
+            if asleep.value == workers.value:
+                return
+        raise AssertionError("workers do not go to sleep")
+
+    def woken_by(*, short: bool) -> bool:
+        wait_until_all_sleep()
+        for _ in range(200):
+            launch(short=short)
+            if somebody_wakes(0.0001):
+                return True
+        return False
 
     for _ in range(5):
-        workers = all_sleep()
-        assert launch(short=True) == workers
-        time.sleep(0.01)
-        assert asleep.value == workers
-    assert any(launch(short=True) < workers for _ in range(10_000))
-    all_sleep()
-    assert any(launch(short=False) < workers or all_sleep() < workers for _ in range(20))
+        wait_until_all_sleep()
+        launch(short=True)
+        assert not somebody_wakes(0.01)
+    assert any(woken_by(short=True) for _ in range(20))
+    assert any(woken_by(short=False) for _ in range(20))
 
 
 def test_many_launches_leak_nothing() -> None:

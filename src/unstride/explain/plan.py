@@ -53,7 +53,7 @@ def explain_plan(
     """Algorithm and its reason, phases, tile, panels, work split, scratch, and the time no direct method can beat.
 
     >>> from unstride.plan.machine import AVX2
-    >>> p = Problem.parse("scatter f32 NXC GIOX n1 g1 i64 o64 x56 k4 s2 d1 b1 y112")
+    >>> p = Problem.parse("scatter f32 NXC GIOX n1 g1 i16 o64 x56 k4 s2 d1 b1 y112")
     >>> print(explain_plan(p, Machine(AVX2, 2), 2).splitlines()[1])
              tile 6 rows x 16 columns (2 vectors of 8), accumulated in f32
     """

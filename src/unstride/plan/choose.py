@@ -74,14 +74,14 @@ SCALE = {
         "clipped": 0.87,
         "overlap": 0.92,
         "folded": 0.95,
-        "winograd": 0.92,
-        "whole": 0.89,
+        "winograd": 0.96,
+        "whole": 0.92,
     },
 }
 
-# What another kernel than the one for large maps must gain, in cycles: it has to be compiled and packed for. The direct
-# one, which serves the sizes that others leave, need not gain as much on tiny maps.
-_ANOTHER = 40_000.0
+# What another kernel than the one for large maps must gain, in cycles: it has to be compiled and packed for. On tiny
+# maps a part of its price will do, of the direct one less than of others: it serves the sizes that they leave, too.
+_ANOTHER, _PART_OF_DIRECT, _PART = 40_000.0, 1 / 12, 1 / 5
 
 
 class Plans:
@@ -201,7 +201,7 @@ class Plans:
         def effort(kind: str) -> float:
             if kind == usual:
                 return 0.0
-            return min(_ANOTHER, prices[kind] / 5) if kind == "direct" else _ANOTHER
+            return min(_ANOTHER, prices[kind] * (_PART_OF_DIRECT if kind == "direct" else _PART))
 
         return min(prices, key=lambda kind: prices[kind] + effort(kind))
 

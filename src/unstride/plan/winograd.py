@@ -188,7 +188,7 @@ def plan_winograd(structure: Structure, isa: ISA, *, fast: bool = False) -> Wino
 
     `fast` allows F(4, 3), whose error is a few times larger. The thresholds were measured: a gain of 1.25 in
     multiplications, 16 channels in, and 64 columns (32 where the gain is large) cover the cost of the transforms; in
-    1D, where the gain is 1.5 at most, 128 channels.
+    1D, where the gain is 1.5 at most, 24 channels.
     """
     axes = _axes(structure, _FAST if fast else _STANDARD)
     if axes is None:
@@ -197,7 +197,7 @@ def plan_winograd(structure: Structure, isa: ISA, *, fast: bool = False) -> Wino
     (v, v_residues), (x, x_residues) = axes
     residues = (v_residues, x_residues)
     columns = direct.result_channels * prod(len(axis.phases) for axis in direct.axes[-2:])
-    least = 16 if v.size > 1 and x.size > 1 else 128
+    least = 16 if v.size > 1 and x.size > 1 else 24
     padding = sum(p[Panel.VECTORS] for p in direct.panels) * direct.tile.lanes
     fill = padding / sum(p[Panel.COLUMNS] for p in direct.panels)
     panels, elements, products = _panels(direct, v, x, residues)

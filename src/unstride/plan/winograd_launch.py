@@ -27,7 +27,7 @@ __all__ = [
     "WinogradLaunch",
 ]
 
-TRANSFORM = 4.0  # cycles of transforming one vector at one point, in or out
+TRANSFORM = 4.0  # cycles of transforming one vector at one point, in or out; out, that is a line
 CALL = 60.0  # cycles of one call of the inner loop, and of listing the planes of a point
 FILL, TRANSPOSED, _STORE = 5.0, 10.0, 10.0  # cycles of a vector on its way into the strip, and to the result
 _MOST_TILES = 224  # of a unit: few large units read the weights seldom
@@ -36,6 +36,7 @@ _PIECES = 12  # of a single line of tiles: so many numbers of them are tried
 _MOST_SCRATCH = 8 * 2**20 - 2**17  # of one thread
 _LOADS = 1.0  # rows in whose time a tile loads its weights
 _NEARER = 1.5  # how much faster than memory the last cache is
+_GUARD = 8000.0  # cycles: of asking what was left to the direct kernel, and of the second wait for all threads
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class WinogradLaunch(LaunchBuilder):
         tiles = self._tiles_by_axis()
         if self.prefill or self.batch * self.outer_positions * tiles[0] * tiles[1] < 8:
             return None
-        return 2 * self._best_units[0]
+        return 2 * self._best_units[0] + _GUARD
 
     def launches(self) -> tuple[Launch, Launch]:
         """The Winograd launch, and the direct one, cut alike, for the units that Winograd leaves.
@@ -316,8 +317,13 @@ class WinogradLaunch(LaunchBuilder):
         return (
             (TRANSFORM * plan.points + fill * plan.v.outputs * plan.x.outputs) * tiles * channels / lanes,
             products,
-            (TRANSFORM * plan.points + _STORE * plan.v.outputs * plan.x.outputs) * tiles * width,
+            (TRANSFORM * plan.points + _STORE * plan.v.outputs * plan.x.outputs) * tiles * width * self._of_a_line,
         )
+
+    @property
+    def _of_a_line(self) -> float:
+        """What a vector of results costs, which is measured with whole lines: most of that is memory."""
+        return 1.0 if self.plan.isa.vector_bytes == LINE_BYTES else 0.5
 
     def _multiplying(self, units: Units, products: float, blocks: int) -> float:
         """Cycles of the products, with reading weights that do not stay in L2, for every unit, and a source that does

@@ -175,7 +175,7 @@ class WholeLaunch(WinogradLaunch):
         return (
             (TRANSFORM * plan.points + fill * plan.v.outputs * plan.x.outputs) * self._tiles * channels / lanes,
             self._multiplications(units),
-            (_ADDED * plan.points * self._tiles + _STORE * results) * width,
+            (_ADDED * plan.points * self._tiles + _STORE * results) * width * self._of_a_line,
         )
 
     def _multiplications(self, units: Units) -> float:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import ctypes
 import math
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from threading import get_ident
 from typing import Any
@@ -55,6 +55,17 @@ _address_of = ctypes.addressof
 _free_scratch: list[NDArray[np.uint8]] = []
 
 
+class _Flags:
+    """Words in which the tasks of a step say what they leave: zeros before and after a call."""
+
+    def __init__(self, tasks: int) -> None:
+        self.words = np.zeros(tasks, np.int64)
+        self.place, self._none = buffers.address(self.words), bytes(8 * tasks)
+
+    def any(self) -> bool:
+        return self.words.tobytes() != self._none
+
+
 @dataclass(frozen=True, eq=False)
 class Step:
     """One launch of one size, ready but for the addresses of a call."""
@@ -67,6 +78,7 @@ class Step:
     short: bool
     alone: bool  # so little work that one thread does it, however many may
     then: Step | None = None  # for the units that this step leaves
+    free_flags: list[_Flags] = field(default_factory=list)
 
     @lazy
     def scratch_bytes(self) -> int:
@@ -272,10 +284,15 @@ class Weights:
         if step.then is None:
             self._launch(step, data, result, 0)
             return
-        flags = np.zeros(step.launch.tasks, np.int64)
-        self._launch(step, data, result, buffers.address(flags))
+        try:
+            flags = step.free_flags.pop()  # none, if another call has them or was left by an exception
+        except IndexError:
+            flags = _Flags(step.launch.tasks)
+        self._launch(step, data, result, flags.place)
         if flags.any():
-            self._launch(step.then, data, result, buffers.address(flags))
+            self._launch(step.then, data, result, flags.place)
+            flags.words[:] = 0
+        step.free_flags.append(flags)
 
     def _launch(self, step: Step, data: NDArray[Any], result: NDArray[Any], flags: int) -> None:
         try:
