@@ -125,7 +125,7 @@ class Layer:
             raise buffers.size_error(error, "data", data.shape) from None
 
     def _computed_quickly(self, quick: QuickLaunch, data: Any, out: Any) -> Any:
-        """The result of a short call, if both arrays are as plain as can be; None if they need a closer look."""
+        """The result of a prepared call, if both arrays are as plain as can be; None if they need a closer look."""
         kind = self._dtype
         if quick.threads and not self._uses(quick.threads):
             return None
@@ -133,7 +133,11 @@ class Layer:
             return None
         source = buffers.address(data)
         if out is None:
-            out = np.empty(quick.shape, kind)
+            out = (
+                np.empty(quick.shape, kind)
+                if quick.step.short
+                else buffers.allocated(quick.shape, self._structure.dtype)
+            )
             target = buffers.address(out)
         elif type(out) is np.ndarray and out.dtype is kind and out.shape == quick.shape:
             target = buffers.address(out)

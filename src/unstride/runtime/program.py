@@ -12,7 +12,7 @@ from __future__ import annotations
 import ctypes
 import math
 import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from threading import get_ident
 from typing import Any
@@ -49,6 +49,7 @@ _SHORT_PRICE = 300_000  # below this, the interpreter's lock is kept and no thre
 _PACKED_LIKE = {"banded": "direct", "clipped": "direct", "whole": "winograd"}
 
 _QUICK = struct.Struct("5q")  # the last words of a pool's block and the first of the job behind it
+_ROOM, _ROOM_OFFSET = struct.Struct("q"), pool.JOB_BYTES + 16  # the next one: where the scratch starts
 _QUICK_SCRATCH = 160 * 1024  # of all threads: it is kept for every size a layer has met
 
 _address_of = ctypes.addressof
@@ -78,7 +79,6 @@ class Step:
     short: bool
     alone: bool  # so little work that one thread does it, however many may
     then: Step | None = None  # for the units that this step leaves
-    free_flags: list[_Flags] = field(default_factory=list)
 
     @lazy
     def scratch_bytes(self) -> int:
@@ -281,20 +281,22 @@ class Weights:
             prefill(result, self.rest_of_channel, dtype, machine.isa, step.launch.threads)
         if not step.launch.tasks:
             return
+        source, target = buffers.address(data), buffers.address(result)
         if step.then is None:
-            self._launch(step, data, result, 0)
+            self._launch(step, source, target, 0)
             return
-        try:
-            flags = step.free_flags.pop()  # none, if another call has them or was left by an exception
-        except IndexError:
-            flags = _Flags(step.launch.tasks)
-        self._launch(step, data, result, flags.place)
-        if flags.any():
-            self._launch(step.then, data, result, flags.place)
-            flags.words[:] = 0
-        step.free_flags.append(flags)
+        flags = _Flags(step.launch.tasks)
+        self._launch(step, source, target, flags.place)
+        self.finish(step, source, target, flags)
 
-    def _launch(self, step: Step, data: NDArray[Any], result: NDArray[Any], flags: int) -> None:
+    def finish(self, step: Step, source: int, result: int, flags: _Flags) -> None:
+        """Compute what a step left, and clear what it noted of that."""
+        if flags.any():
+            assert step.then is not None
+            self._launch(step.then, source, result, flags.place)
+            flags.words[:] = 0
+
+    def _launch(self, step: Step, source: int, result: int, flags: int) -> None:
         try:
             job = self._jobs[step].pop()  # one that an earlier call is done with
         except (KeyError, IndexError):
@@ -302,11 +304,10 @@ class Weights:
         scratch = _take_scratch(step.scratch_bytes)
         try:
             room = (buffers.address(scratch) + 63) & -64
-            _CALL.pack_into(job, 0, buffers.address(data), buffers.address(result), room, flags)
+            _CALL.pack_into(job, 0, source, result, room, flags)
             pool.parallel(step.task, _address_of(job), step.launch.tasks, step.threads, step.short)
         finally:
-            if len(_free_scratch) < 4 and scratch.size <= _SCRATCH_KEPT:
-                _free_scratch.append(scratch)
+            _give_back(scratch)
         self._jobs.setdefault(step, []).append(job)
 
     def new_job(self, step: Step) -> Any:
@@ -318,8 +319,12 @@ class Weights:
         return job
 
 
+# Memory, its address, the flags, and the scratch if the block has its own.
+_Block = tuple[Any, int, _Flags | None, NDArray[np.uint8] | None]
+
+
 class QuickLaunch:
-    """A launch so short that preparing it would take as long: all but two addresses is ready.
+    """A launch that was prepared: all but two addresses is ready. Short ones would take as long to prepare as to run.
 
     Everything lives in one block, the pool's words before the job, so that one stroke writes what differs; blocks are
     used again, one for each call under way.
@@ -333,13 +338,13 @@ class QuickLaunch:
         self.source_bytes, self.result_bytes = (
             itemsize * math.prod(sizes) for sizes in (problem.data_shape, problem.result_shape)
         )
-        self._blocks: list[tuple[Any, int, Any]] = []
+        self._is_simple = step.scratch_bytes <= _QUICK_SCRATCH and step.then is None
+        self._blocks: list[_Block] = []
 
     @staticmethod
     def fits(step: Step) -> bool:
-        """Whether a step is one short launch, without anything before or after it."""
-        plain = step.then is None and not step.launch.prefill and step.launch.tasks
-        return bool(plain and step.short and step.scratch_bytes <= _QUICK_SCRATCH)
+        """Whether there is nothing to do before a step."""
+        return bool(step.launch.tasks and not step.launch.prefill)
 
     def run(self, source: int, result: int) -> None:
         """Compute from one address to the other; the caller has looked at both arrays."""
@@ -347,24 +352,43 @@ class QuickLaunch:
             block = self._blocks.pop()
         except IndexError:
             block = self._new_block()
-        memory, start, _ = block
-        threads, interruptible = self.step.threads, get_ident() == pool.main_thread()
-        _QUICK.pack_into(memory, pool.PROGRESS_OFFSET, 0, threads, interruptible, source, result)
-        launch = pool.prepare(threads, True)
-        if threads > 1:
-            pool.finish(launch, start, interruptible)
+        if self._is_simple:
+            self._launch(block, source, result)
+        else:
+            self._launch_with_scratch(block, source, result)
+            if block[2] is not None:
+                self.weights.finish(self.step, source, result, block[2])
+        self._blocks.append(block)
+
+    def _launch(self, block: _Block, source: int, result: int) -> None:
+        threads, short = self.step.threads, self.step.short
+        interruptible = not short and get_ident() == pool.main_thread()  # a short one is over before anybody asks
+        _QUICK.pack_into(block[0], pool.PROGRESS_OFFSET, 0, threads, interruptible, source, result)
+        launch, start = pool.prepare(threads, short), block[1]
+        if interruptible:
+            pool.finish(launch, start, True)
         else:
             while launch(start):
                 pass
-        self._blocks.append(block)
 
-    def _new_block(self) -> tuple[Any, int, Any]:
+    def _launch_with_scratch(self, block: _Block, source: int, result: int) -> None:
+        if block[3] is not None:
+            self._launch(block, source, result)
+            return
+        scratch = _take_scratch(self.step.scratch_bytes)
+        _ROOM.pack_into(block[0], _ROOM_OFFSET, (buffers.address(scratch) + 63) & -64)
+        self._launch(block, source, result)
+        _give_back(scratch)
+
+    def _new_block(self) -> _Block:
         step, job = self.step, bytes(self.weights.new_job(self.step))
         memory = ctypes.create_string_buffer(bytes(pool.JOB_BYTES) + job, pool.JOB_BYTES + len(job))
-        start, scratch = _address_of(memory), np.empty(step.scratch_bytes, np.uint8)
+        start, flags = _address_of(memory), _Flags(step.launch.tasks) if step.then else None
+        kept = np.empty(step.scratch_bytes, np.uint8) if step.scratch_bytes <= _QUICK_SCRATCH else None
+        room = 0 if kept is None else (buffers.address(kept) + 63) & -64
         struct.pack_into("4q", memory, 0, step.task, start + pool.JOB_BYTES, step.launch.tasks, step.short)
-        _CALL.pack_into(memory, pool.JOB_BYTES, 0, 0, (buffers.address(scratch) + 63) & -64, 0)
-        return memory, start, scratch
+        _CALL.pack_into(memory, pool.JOB_BYTES, 0, 0, room, flags.place if flags else 0)
+        return memory, start, flags, kept
 
 
 def pack(
@@ -435,6 +459,11 @@ def _take_scratch(count: int) -> NDArray[np.uint8]:
         return np.empty(count, np.uint8)
     except MemoryError:
         raise SizeLimitError("scratch", count, "not enough memory for the work space") from None
+
+
+def _give_back(scratch: NDArray[np.uint8]) -> None:
+    if len(_free_scratch) < 4 and scratch.size <= _SCRATCH_KEPT:
+        _free_scratch.append(scratch)
 
 
 def _plan_tables(
