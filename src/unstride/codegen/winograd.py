@@ -15,34 +15,25 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from unstride.codegen import ir
-from unstride.codegen.activation import activate, slope_vector
-from unstride.codegen.box import Box
 from unstride.codegen.direct import call_tile
-from unstride.codegen.emit import I64, Int, Ptr, vector
+from unstride.codegen.emit import I64, Int, Ptr
 from unstride.codegen.numbers import Numbers, constant
 from unstride.codegen.tile import TileArgs, TileFamily, TileKind
+from unstride.codegen.winograd_back import WayBack, WinogradForm, address
 from unstride.codegen.winograd_guard import Guard
 from unstride.codegen.winograd_pack import both_sides, emit_winograd_pack
-from unstride.plan.job import X_RANGES, Job, Panel, VRange, XRange
+from unstride.plan.job import Job, Panel
 from unstride.plan.machine import LINE_BYTES
-from unstride.plan.winograd import Matrix, Transform, WinogradPlan
+from unstride.plan.winograd import Matrix, WinogradPlan
 
-__all__ = ["Back", "Later", "WinogradDriver", "WinogradFamily"]
+__all__ = ["Later", "WinogradDriver", "WinogradFamily"]
 
 
 @dataclass(frozen=True)
-class WinogradFamily:
-    """What is compiled into one Winograd kernel."""
+class WinogradFamily(WinogradForm):
+    """The kernels of one form."""
 
     name: ClassVar[str] = "winograd"
-    dtype: str
-    isa_name: str
-    channel_major: bool
-    activation: str
-    v: Transform
-    x: Transform
-    rows: int
-    vectors: int
 
     @classmethod
     def of(cls, plan: WinogradPlan, activation: str) -> WinogradFamily:
@@ -69,16 +60,7 @@ class WinogradFamily:
         emit_winograd_pack(module, numbers, self.v, self.x)
 
 
-class WinogradDriver(Box):
-    def __init__(self, module: Any, numbers: Numbers, family: WinogradFamily) -> None:
-        super().__init__(module, numbers, channel_major=family.channel_major)
-        self.family, self.v, self.x = family, family.v, family.x
-        self.flushes_past = True
-        self.typ = vector(numbers.computed, numbers.lanes)
-        self.points = self.v.size * self.x.size
-        self.width = family.vectors * numbers.lanes  # of a line of products, whatever the panel's own width
-        self.block_width = family.rows * self.width
-
+class WinogradDriver(WayBack):
     def emit(self) -> None:
         e = self.e
         self.geometry()
@@ -347,8 +329,8 @@ class WinogradDriver(Box):
         args = self.tile_args
         args.store(TileArgs.SOURCES + 3, later.by_turn)
         args.store(TileArgs.SOURCES + 2, later.weights + block * later.turns * later.by_turn)
-        args.store(TileArgs.SOURCES, _address(self.transformed + first * self.tile_pitch))
-        args.store(TileArgs.RESULTS, _address(result))
+        args.store(TileArgs.SOURCES, address(self.transformed + first * self.tile_pitch))
+        args.store(TileArgs.RESULTS, address(result))
         call_tile(self.e, args, panel.int(Panel.VECTORS), count, tuple(range(1, self.family.vectors + 1)))
 
     def _block_of(self, tile: Int) -> Int:
@@ -361,28 +343,6 @@ class WinogradDriver(Box):
     def _block(self, block: Int) -> Int:
         return block * (self.points * self.block_width)
 
-    def back(self, panel: Ptr) -> Back:
-        """What the output transform of a panel needs."""
-        e, (by_v, by_x) = self.e, self._distances(panel)
-        v_range = self.sizes + self.get(Job.V_RANGES) + panel.int(Panel.V_RANGE) * len(VRange)
-        x_range = self.sizes + self.get(Job.X_RANGES) + panel.int(Panel.X_RANGE) * (X_RANGES * len(XRange))
-        phase = v_range.int(VRange.PHASE)
-        return Back(
-            limits=(
-                e.max(v_range.int(VRange.LOW), self.v0),
-                e.min(v_range.int(VRange.HIGH), self.v1),
-                e.max(x_range.int(XRange.FIRST), self.x0),
-                e.min(x_range.int(XRange.LAST), self.x1),
-            ),
-            phase=phase,
-            steps=(by_v * self.spread[0], by_x * self.spread[1]),
-            by_x=by_x,
-            bias=e.ptr(self.get(Job.BIAS), self.numbers.computed) + panel.int(Panel.BIAS),
-            columns=panel.int(Panel.COLUMNS),
-            slope=self._slope(),
-            stream=self._streamed(panel),
-        )
-
     def transform_back(self, panel: Ptr, offset: Int, products: Ptr) -> None:
         e, lanes, back = self.e, self.numbers.lanes, self.back(panel)
         for image in e.range(self.images):
@@ -394,136 +354,7 @@ class WinogradDriver(Box):
                     source = products + self._block_of(number(column, x))
                     target = line + x_at * back.by_x
                     for vec in e.range(0, panel.int(Panel.VECTORS) * lanes, lanes):
-                        self._finish_tile(source + vec, target, vec, (v_at, self.x0 + x_at), back)
-
-    def target(self, panel: Ptr, offset: Int, image: Int, at: tuple[Int, Int], phase: Int) -> Ptr:
-        """Where the first output of a tile goes."""
-        v, x = at
-        if self.channel_major:
-            width = panel.int(Panel.GROUP_WIDTH)
-            row = image * self.out_rows + (v - self.v0) * self.get(Job.RESULT_V_STEP) + phase
-            pixel = row * self.out_columns + (x - self.x0) * self.get(Job.RESULT_X_STEP)
-            return self.out + (pixel * width + panel.int(Panel.COLUMN))
-        v_at = v * self.get(Job.RESULT_V_STEP) + phase - self.get(Job.RESULT_V_BEGIN)
-        x_at = x * self.get(Job.RESULT_X_STEP) - self.get(Job.RESULT_X_BEGIN)
-        place = (self.n0 + image) * self.get(Job.RESULT_N_STRIDE) + offset + panel.int(Panel.COLUMN)
-        place = place + v_at * self.get(Job.RESULT_V_STRIDE) + x_at * self.get(Job.RESULT_X_STRIDE)
-        return self.e.ptr(self.get(Job.RESULT), self.numbers.stored) + place
-
-    def _distances(self, panel: Ptr) -> tuple[Int, Int]:
-        """Distance, in elements of the target, of neighbouring positions along v and x."""
-        if self.channel_major:
-            width = panel.int(Panel.GROUP_WIDTH)
-            return self.get(Job.RESULT_V_STEP) * self.out_columns * width, self.get(Job.RESULT_X_STEP) * width
-        v_step = self.get(Job.RESULT_V_STEP) * self.get(Job.RESULT_V_STRIDE)
-        return v_step, self.get(Job.RESULT_X_STEP) * self.get(Job.RESULT_X_STRIDE)
-
-    def _finish_tile(self, source: Ptr, target: Ptr, column: Int, at: tuple[Int, Int], back: Back) -> None:
-        e, lanes = self.e, self.numbers.lanes
-        shift = (back.bias + column).load(0, lanes)
-        patch = [
-            [source.load((i * self.x.size + j) * self.block_width, lanes) for j in range(self.x.size)]
-            for i in range(self.v.size)
-        ]
-        outputs = [
-            [activate(e, self.family.activation, e.b.fadd(value, shift), back.slope) for value in line]
-            for line in both_sides(e, self.v.result, patch, self.x.result)
-        ]
-        v_low, v_high, x_low, x_high = back.limits
-        (v, x), (v_last, x_last) = at, (self.tile_steps[0] - self.spread[0], self.tile_steps[1] - self.spread[1])
-        tests = [v >= v_low, v + v_last < v_high, x >= x_low, x + x_last < x_high, column + lanes <= back.columns]
-        inside = tests[0]
-        for test in tests[1:]:
-            inside = e.b.and_(inside, test)
-        with e.either(inside) as (then, otherwise):
-            with then:
-                self._put_all(outputs, target + column, column, back)
-            with otherwise:
-                self._put_what_fits(outputs, target, column, at, back)
-
-    def _put_all(self, outputs: list[list[Any]], target: Ptr, column: Int, back: Back) -> None:
-        rows = [target + back.steps[0] * i for i in range(self.v.outputs)]
-        places = [row + back.steps[1] * j for row in rows for j in range(self.x.outputs)]
-        lines = list(zip(places, (value for line in outputs for value in line), strict=True))
-        if self._in_halves:
-            self._put_halves(lines, column, back)
-            return
-        if not self.channel_major:
-            self.numbers.store_lines(self.e, lines, 1, back.stream)
-            return
-        for place, value in lines:
-            self._put(place, value)
-
-    @property
-    def _in_halves(self) -> bool:
-        """Whether it takes the two vectors of a panel to fill a line, and lines may go past the caches."""
-        numbers, vectors = self.numbers, self.family.vectors
-        return vectors == 2 and numbers.streams(2) and not numbers.streams(1) and not self.channel_major
-
-    def _put_halves(self, lines: list[tuple[Ptr, Any]], column: Int, back: Back) -> None:
-        """If lines are streamed, the first half of each waits for the other: halves would go one by one."""
-        e, lanes = self.e, self.numbers.lanes
-        waiting = e.stack(self.typ, len(lines)).as_type(self.numbers.stored)
-        with e.either(back.stream.equals(0)) as (then, otherwise):
-            with then:
-                for place, value in lines:
-                    place.store(0, value)
-            with otherwise, e.either(column.equals(0)) as (first, second):
-                with first:
-                    for index, (_, value) in enumerate(lines):
-                        waiting.store(index * lanes, value)
-                with second:
-                    for index, (place, value) in enumerate(lines):
-                        (place + -lanes).stream(0, waiting.load(index * lanes, lanes))
-                        place.stream(0, value)
-
-    def _streamed(self, panel: Ptr) -> Int:
-        """1 if the panel's columns of every pixel are whole lines that shall go past the caches."""
-        e = self.e
-        if self.channel_major:
-            return e.int(0)
-        first = e.ptr(self.get(Job.RESULT), self.numbers.stored) + panel.int(Panel.COLUMN)
-        stream = self.streamed(_address(first), self.get(Job.RESULT_X_STRIDE))
-        return e.select(panel.int(Panel.COLUMNS).equals(self.width), stream, 0) if self._in_halves else stream
-
-    def _put_what_fits(
-        self, outputs: list[list[Any]], target: Ptr, column: Int, at: tuple[Int, Int], back: Back
-    ) -> None:
-        """At an edge of the result, or in the last columns: output by output, from a copy on the stack."""
-        e, lanes = self.e, self.numbers.lanes
-        v_low, v_high, x_low, x_high = back.limits
-        stored = self.numbers.computed if self.channel_major else self.numbers.stored
-        copy = e.stack(self.typ, self.v.outputs * self.x.outputs).as_type(stored)
-        for index, value in enumerate(value for line in outputs for value in line):
-            self._put(copy + index * lanes, value)
-        live = e.min(back.columns - column, lanes)
-
-        def alive(low: Int, high: Int, spread: Int, outputs: int) -> Iterator[Int]:
-            """Outputs whose positions lie in [low, high), counted from the tile's first."""
-            first, end = ((e.max(bound, 0) + (spread - 1)) // spread for bound in (low, high))
-            return e.range(first, e.min(end, outputs))
-
-        for i in alive(v_low - at[0], v_high - at[0], self.spread[0], self.v.outputs):
-            for j in alive(x_low - at[1], x_high - at[1], self.spread[1], self.x.outputs):
-                place = target + (back.steps[0] * i + back.steps[1] * j + column)
-                saved = copy + (i * self.x.outputs + j) * lanes
-                with e.either(live.equals(lanes)) as (then, otherwise):
-                    with then:
-                        place.store(0, saved.load(0, lanes))
-                    with otherwise:
-                        for c in e.range(live):
-                            place.store(c, saved.load(c))
-
-    def _put(self, target: Ptr, value: Any) -> None:
-        if self.channel_major:
-            target.store(0, value)
-        else:
-            self.numbers.store(target, 0, value)
-
-    def _slope(self) -> Any:
-        if self.family.activation != "leaky_relu":
-            return None
-        return slope_vector(self.e, self.job, Job.SLOPE_BITS, self.numbers)
+                        self.finish_tile(source + vec, target, vec, (v_at, self.x0 + x_at), back)
 
 
 @dataclass(frozen=True)
@@ -534,21 +365,3 @@ class Later:
     weights: Int  # address
     turns: Int  # of the inner loop, in a tile
     by_turn: Int  # bytes
-
-
-@dataclass(frozen=True)
-class Back:
-    """What the output transform of a panel needs at every tile."""
-
-    limits: tuple[Int, Int, Int, Int]  # positions [v_low, v_high) x [x_low, x_high) that exist
-    phase: Int  # along v
-    steps: tuple[Int, Int]  # elements between neighbouring outputs of a tile along v and x
-    by_x: Int  # elements between neighbouring positions along x
-    bias: Ptr
-    columns: Int
-    slope: Any
-    stream: Int  # 1 if outputs are whole lines that go past the caches
-
-
-def _address(pointer: Ptr) -> Int:
-    return Int(pointer.e, pointer.e.b.ptrtoint(pointer.value, I64))

@@ -17,7 +17,8 @@ from typing import Any, ClassVar
 from unstride.codegen.activation import activate
 from unstride.codegen.emit import Int, Ptr
 from unstride.codegen.numbers import Numbers, constant
-from unstride.codegen.winograd import Back, Later, WinogradDriver, WinogradFamily
+from unstride.codegen.winograd import Later, WinogradDriver, WinogradFamily
+from unstride.codegen.winograd_back import Back
 from unstride.codegen.winograd_pack import both_sides
 from unstride.plan.job import Job, Panel
 from unstride.plan.winograd import Matrix, Transform
