@@ -41,8 +41,12 @@ def sums_at_once(isa: ISA) -> int:
 
 
 def positions_at_once(axis: AxisPhases, vectors: int = 1) -> int:
-    """Positions that share the weights they load; fewer where several vectors of channels are done together."""
-    return max(1, min(_SHARING // axis.result_step, _SHARING if vectors == 1 else _SHARING // 2))
+    """Positions that share the weights they load; fewer where several vectors of channels are done together.
+
+    Two at least, even if not all phases of both fit, unless these are so many that every phase is far from its next.
+    """
+    most, least = (_SHARING, 2 if axis.result_step <= _SHARING else 1) if vectors == 1 else (_SHARING // 2, 1)
+    return max(least, min(_SHARING // axis.result_step, most))
 
 
 def vectors_at_once(structure: Structure, isa: ISA) -> int:
