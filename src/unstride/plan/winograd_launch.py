@@ -27,7 +27,7 @@ __all__ = [
     "WinogradLaunch",
 ]
 
-TRANSFORM = 4.0  # cycles of transforming one vector at one point, in or out; out, that is a line
+TRANSFORM = 4.0  # cycles of transforming one vector at one point; on the way out, where results are whole lines
 CALL = 60.0  # cycles of one call of the inner loop, and of listing the planes of a point
 FILL, TRANSPOSED, _STORE = 5.0, 10.0, 10.0  # cycles of a vector on its way into the strip, and to the result
 _MOST_TILES = 224  # of a unit: few large units read the weights seldom

@@ -15,7 +15,7 @@ import struct
 from dataclasses import dataclass
 from functools import lru_cache
 from threading import get_ident
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -319,8 +319,13 @@ class Weights:
         return job
 
 
-# Memory, its address, the flags, and the scratch if the block has its own.
-_Block = tuple[Any, int, _Flags | None, NDArray[np.uint8] | None]
+class _Block(NamedTuple):
+    """What a call under way has for itself."""
+
+    memory: Any  # the pool's words, and the job behind them
+    start: int  # its address
+    flags: _Flags | None
+    scratch: NDArray[np.uint8] | None  # if it is not shared
 
 
 class QuickLaunch:
@@ -356,15 +361,15 @@ class QuickLaunch:
             self._launch(block, source, result)
         else:
             self._launch_with_scratch(block, source, result)
-            if block[2] is not None:
-                self.weights.finish(self.step, source, result, block[2])
+            if block.flags is not None:
+                self.weights.finish(self.step, source, result, block.flags)
         self._blocks.append(block)
 
     def _launch(self, block: _Block, source: int, result: int) -> None:
         threads, short = self.step.threads, self.step.short
         interruptible = not short and get_ident() == pool.main_thread()  # a short one is over before anybody asks
-        _QUICK.pack_into(block[0], pool.PROGRESS_OFFSET, 0, threads, interruptible, source, result)
-        launch, start = pool.prepare(threads, short), block[1]
+        _QUICK.pack_into(block.memory, pool.PROGRESS_OFFSET, 0, threads, interruptible, source, result)
+        launch, start = pool.prepare(threads, short), block.start
         if interruptible:
             pool.finish(launch, start, True)
         else:
@@ -372,11 +377,11 @@ class QuickLaunch:
                 pass
 
     def _launch_with_scratch(self, block: _Block, source: int, result: int) -> None:
-        if block[3] is not None:
+        if block.scratch is not None:
             self._launch(block, source, result)
             return
         scratch = _take_scratch(self.step.scratch_bytes)
-        _ROOM.pack_into(block[0], _ROOM_OFFSET, (buffers.address(scratch) + 63) & -64)
+        _ROOM.pack_into(block.memory, _ROOM_OFFSET, (buffers.address(scratch) + 63) & -64)
         self._launch(block, source, result)
         _give_back(scratch)
 
@@ -388,7 +393,7 @@ class QuickLaunch:
         room = 0 if kept is None else (buffers.address(kept) + 63) & -64
         struct.pack_into("4q", memory, 0, step.task, start + pool.JOB_BYTES, step.launch.tasks, step.short)
         _CALL.pack_into(memory, pool.JOB_BYTES, 0, 0, room, flags.place if flags else 0)
-        return memory, start, flags, kept
+        return _Block(memory, start, flags, kept)
 
 
 def pack(
