@@ -41,6 +41,7 @@ class Grid:
     v_unit: int
     x_unit: int
     panel_blocks: tuple[int, ...]  # panel index where each block ends
+    outer_unit: int = 1  # positions of the outer axes that stay together
 
 
 class Cut:

@@ -61,7 +61,7 @@ class Job(_Field):
     X_UNIT = auto()
     X_BLOCKS = auto()
     OUTER_COUNT = auto()
-    OUTER_POSITIONS = auto()
+    OUTER_POSITIONS = auto()  # or blocks of them
     # the source side
     SOURCE_V_STEP = auto()
     SOURCE_X_STEP = auto()
@@ -131,6 +131,13 @@ class Job(_Field):
     INSIDE_HIGH = auto()
     STAGE = auto()  # row by row: positions whose results are stored elsewhere first and then streamed; 0 for none
     ROTATION = auto()  # spread: the phase of the first result element, where lines start with that and not with phase 0
+    OUTER_UNIT = (
+        auto()
+    )  # spread: positions of the outer axes that a task visits one after the other; how many there are
+    OUTER_END = auto()
+    RING = auto()  # spread: planes that a channel's strip has room for, and how many of them are new at each position
+    RING_STEP = auto()
+    RECORD = auto()  # spread: integers that are noted of a position
 
 
 @unique

@@ -70,6 +70,7 @@ class LaunchBuilder(Cut):
         starts = [sum(map(len, tables[: i + 1])) for i in range(len(tables) - 1)]
         v_blocks, x_blocks = _blocks(self.v_hull, grid.v_unit), _blocks(self.x_hull, grid.x_unit)
         n_blocks = -(-self.batch // grid.images)
+        outer_blocks = -(-self.outer_positions // grid.outer_unit)
         strip = round_up(self._strip_bytes(grid.images, grid.v_unit, grid.x_unit))
         out = round_up(self._out_bytes(grid.images, grid.v_unit, grid.x_unit))
         steps = max((p[Panel.INNER_COUNT] * p[Panel.OUTER_COUNT] for p in self.plan.panels), default=0)
@@ -94,14 +95,14 @@ class LaunchBuilder(Cut):
             Job.X_UNIT: grid.x_unit,
             Job.X_BLOCKS: x_blocks,
             Job.OUTER_COUNT: len(self.outer),
-            Job.OUTER_POSITIONS: self.outer_positions,
+            Job.OUTER_POSITIONS: outer_blocks,
             Job.OFFSET_STRIP: 0,
             Job.OFFSET_OUT: strip,
             Job.OFFSET_TAPS: strip + out,
             Job.SCRATCH_PER_SLOT: strip + out + taps,
             Job.HOLES: int(self.prefill or self.plan.needs_prefill),
         }
-        tasks = n_blocks * len(grid.panel_blocks) * v_blocks * x_blocks * self.outer_positions
+        tasks = n_blocks * len(grid.panel_blocks) * v_blocks * x_blocks * outer_blocks
         return Launch(
             problem=self.problem,
             fields=tuple(fields.get(field, 0) for field in Job),

@@ -24,12 +24,13 @@ from unstride.plan.cut import Grid
 from unstride.plan.direct import PanelSource, plan_direct
 from unstride.plan.job import Job, Panel
 from unstride.plan.line_launch import LineLaunch
-from unstride.plan.machine import ISA, LINE_BYTES
+from unstride.plan.machine import ISA
 from unstride.plan.phases import ONE_ROW, AxisPhases, axis_phases
 from unstride.plan.shares import largest, round_up
 from unstride.problem import Structure
 
 __all__ = [
+    "MOST_WRITTEN",
     "Lanes",
     "SpreadLaunch",
     "SpreadPlan",
@@ -43,14 +44,19 @@ __all__ = [
 
 _MOST_PATTERNS, _MOST_PERIOD = 48, 128  # multiply-adds of a row of the kernel, and vectors: all are written out
 _MOST_WOVEN = 4  # phases
+MOST_WRITTEN = 50  # multiply-adds of a plane of the kernel: those of all its rows are written out
 _MOST_RESIDUES = 2**14  # of a position, and kernel elements
 _MOST_PRODUCTS = 4  # channels in times channels out, of a group
 _STRIP_BYTES = 32 * 1024  # of the source lines of a box, and the next channel's: they should stay in L1
-# Cycles: of a vector that is stored, of a product, and of a vector of a source line; a fit to random layers.
-_STORE, _PRODUCT, _FILL = 3.0, 1.0, 5.0
-# Of a result row, a source line and a plane, beside their vectors: where these are masked in one pass, and elsewhere.
-_IN_ONE_PASS, _ELSEWHERE = (4.0, 4.0, 25.0), (7.0, 9.0, 90.0)
-_STAGE_BYTES = 16 * 1024  # of results that are on their way past the caches
+# Cycles: of a vector that is stored, of a product, and of a vector of a source line; of a result row, a source line and
+# a plane, beside their vectors. Fits to random layers: whole lines in one pass, in two, and vectors of half a line.
+_IN_ONE_PASS = (3.0, 1.0, 5.0, 4.0, 4.0, 25.0)
+_IN_TWO_PASSES = (4.0, 1.4, 7.0, 7.0, 4.0, 90.0)
+_IN_HALVES = (1.9, 0.9, 4.0, 2.8, 5.0, 90.0)
+_LISTING = 50.0  # cycles of a position of the outer axes, whatever its channels
+_MOST_POSITIONS = 256  # of the outer axes that a task visits
+# Of results that are on their way past the caches, at most, and so many at a time that memory can take them meanwhile.
+_STAGE_BYTES, _BURST_BYTES = 16 * 1024, 4 * 1024
 
 
 @dataclass(frozen=True)
@@ -104,7 +110,11 @@ class SpreadPlan(AcrossPlan):
 
     First a (start, count) for every outer phase and residue along v; then, in two pairs each, their taps: plane and
     row of the source, kernel row and 0. A panel serves all outer phases, and its OUTER_COUNT is how many there are.
+    Where the kernel is small, residues and taps along v are written out: then there is a list for every outer phase
+    alone, of planes and of the first kernel row of each.
     """
+
+    writes_rows: bool = False
 
     @property
     def algorithm(self) -> str:
@@ -118,7 +128,15 @@ class SpreadPlan(AcrossPlan):
     @property
     def row_taps(self) -> int:
         """Source rows of all of them."""
-        return sum(count for _, count in self.inner_taps[: self.row_phases])
+        return self.listed_taps * (self.direct.structure.kernel[-2] if self.writes_rows else 1)
+
+    @property
+    def lists(self) -> int:
+        return len(self.direct.outer_phases) if self.writes_rows else self.row_phases
+
+    @property
+    def listed_taps(self) -> int:
+        return sum(count for _, count in self.inner_taps[: self.lists])
 
 
 def plan_spread(structure: Structure, isa: ISA) -> SpreadPlan | None:
@@ -152,7 +170,8 @@ def plan_spread(structure: Structure, isa: ISA) -> SpreadPlan | None:
         }
         panels.append(tuple(fields.get(field, 0) for field in Panel))
         sources.append(PanelSource(group, steps, tuple(((0, k), channel) for k in columns)))
-    rows = row_lists(direct.axes[:-2], v, direct.planes, kernel_row, s.rank)
+    writes_rows = s.rank > 1 and is_woven(v) and s.kernel[-2] * products_of(x, lanes) <= MOST_WRITTEN
+    rows = row_lists(direct.axes[:-2], ONE_ROW if writes_rows else v, direct.planes, kernel_row, s.rank)
     return SpreadPlan(
         direct,
         tuple(panels),
@@ -164,13 +183,13 @@ def plan_spread(structure: Structure, isa: ISA) -> SpreadPlan | None:
         len(panels) * len(steps) * reduce * len(columns),
         tuple(range(len(panels))),
         f"{reduce} channel{'s' * (reduce > 1)} a group: pixels are spread over the lanes of their results",
+        writes_rows,
     )
 
 
 def may_stage(isa: ISA) -> bool:
-    """Whether results may go past the caches, by way of a stage: with vectors of half a line that costs more than it
-    saves."""
-    return isa.streams and isa.vector_bytes == LINE_BYTES
+    """Whether results may go past the caches, by way of a stage."""
+    return isa.streams
 
 
 def has_long_tables(structure: Structure) -> bool:
@@ -224,11 +243,14 @@ class SpreadLaunch(LineLaunch[SpreadPlan]):
             x_unit = max(self.lanes, x_unit // self.lanes * self.lanes)
         v_unit = largest(nv, lambda v: self._strip_room(v, x_unit) <= _STRIP_BYTES)
         if self.may_stream and self._stage(1, x_unit) <= _STAGE_BYTES:
-            v_unit = largest(v_unit, lambda v: self._stage(v, x_unit) <= _STAGE_BYTES)
+            v_unit = largest(v_unit, lambda v: self._stage(v, x_unit) <= _BURST_BYTES)
+        most = min(self.outer_positions, _MOST_POSITIONS)
         for blocks in (1, self.threads, 4 * self.threads, 16 * self.threads):
+            panel_blocks = self._panel_blocks(blocks)
             for pieces in (1, self.threads, 4 * self.threads):
                 x_part = x_unit if nv >= pieces else min(x_unit, round_up(-(-nx // pieces), self.lanes))
-                yield Grid(1, min(v_unit, -(-nv // pieces)), x_part, self._panel_blocks(blocks))
+                for together in dict.fromkeys(-(-most // parts) for parts in (1, self.threads, 4 * self.threads, most)):
+                    yield Grid(1, min(v_unit, -(-nv // pieces)), x_part, panel_blocks, together)
 
     @lazy
     def _rotation(self) -> int:
@@ -244,15 +266,28 @@ class SpreadLaunch(LineLaunch[SpreadPlan]):
         pixels = (x - (0 if self._rotation else 1)) * axis.source_step + axis.span
         return axis.source_step * round_up(-(-pixels // axis.source_step), self.lanes)
 
+    @lazy
+    def _ring(self) -> tuple[int, int]:
+        """Planes that a channel's strip has room for, and how many of them are new from one position to the next.
+
+        Along a single outer axis whose planes are neighbours the others are there already. What is new is filled in
+        while the planes before it are still read.
+        """
+        planes, axes = len(self.plan.planes), self.outer
+        kept = len(axes) == 1 and axes[0].phases.span == planes and axes[0].phases.source_step < planes
+        new = axes[0].phases.source_step if kept else planes
+        return (planes + new if self.outer_positions > 1 else planes), new
+
     def _strip_room(self, v: int, x: int) -> int:
         """Bytes of two strips."""
         rows = (v - 1) * self.v.phases.source_step + self.v.phases.span
-        depth = len(self.plan.planes) * self.plan.reduce_channels
+        depth = self._ring[0] * self.plan.reduce_channels
         return 2 * self.compute_bytes * (depth * rows * self._row_pitch(x) + SLACK * self.lanes)
 
     @property
     def may_stream(self) -> bool:
-        return super().may_stream and may_stage(self.plan.isa)
+        """The stage costs more than it saves, unless the last cache would not keep the result."""
+        return super().may_stream and self._result_bytes > self.machine.last_bytes
 
     def _stage(self, v: int, x: int) -> int:
         """Bytes of a box's results of one outer phase."""
@@ -269,18 +304,20 @@ class SpreadLaunch(LineLaunch[SpreadPlan]):
         (nv, nx), plan = self.counts, self.across
         units = self.batch * -(-nv // grid.v_unit) * -(-nx // grid.x_unit)
         blocks = len(grid.panel_blocks)
-        tasks = units * self.outer_positions * blocks
+        tasks = units * -(-self.outer_positions // grid.outer_unit) * blocks
         period, products = self._period
         vectors = -(-grid.x_unit * self.x.phases.result_step // (self.lanes * period)) * period
         reduce, channels = self.plan.reduce_channels, len(plan.panels) / blocks
-        pace = self.machine.pace
-        row, line, plane = _IN_ONE_PASS if self.plan.isa.masked and pace == 1 else _ELSEWHERE
-        storing = plan.row_phases * (row + _STORE * vectors * self.result_distance)
-        rows = grid.v_unit * (storing + plan.row_taps * reduce * _PRODUCT * pace * products * vectors)
+        passes = _IN_ONE_PASS if self.machine.pace == 1 else _IN_TWO_PASSES
+        store, multiply, fill, row, line, plane = passes if self.plan.isa.masked else _IN_HALVES
+        storing = plan.row_phases * (row + store * vectors * self.result_distance)
+        rows = grid.v_unit * (storing + plan.row_taps * reduce * multiply * products * vectors)
         lines = (grid.v_unit - 1) * self.v.phases.source_step + self.v.phases.span
-        filling = len(self.plan.planes) * reduce * lines * (line + _FILL * self._row_pitch(grid.x_unit) / self.lanes)
+        planes, new = len(self.plan.planes), self._ring[1]
+        filled = (planes + (grid.outer_unit - 1) * new) / grid.outer_unit
+        filling = filled * reduce * lines * (line + fill * self._row_pitch(grid.x_unit) / self.lanes)
         each = rows + filling / plan.direct.result_channels + plane * len(plan.direct.outer_phases)
-        return self._turns(tasks) * (channels * each + 2000)
+        return self._turns(tasks) * (channels * grid.outer_unit * each + _LISTING * grid.outer_unit + 2000)
 
     @lazy
     def _period(self) -> tuple[int, float]:
@@ -293,13 +330,26 @@ class SpreadLaunch(LineLaunch[SpreadPlan]):
         return period, 2.0 * products / period
 
     def _scratch(self, grid: Grid) -> dict[Job, int]:
-        plan = self.across
-        integers = 2 * (len(self.plan.planes) + plan.row_phases + plan.row_taps * self.plan.reduce_channels)
         return {
             Job.OFFSET_STRIP: self._strip_room(grid.v_unit, grid.x_unit),
-            Job.OFFSET_TAPS: 8 * integers,
+            Job.OFFSET_TAPS: 8 * grid.outer_unit * self._record,
             Job.OFFSET_OUT: self._stage(grid.v_unit, grid.x_unit) if self._streamed(grid) else 0,
         }
 
+    @lazy
+    def _record(self) -> int:
+        """Integers that are noted of a position of the outer axes."""
+        plan, planes, phases = self.across, len(self.plan.planes), len(self.plan.outer_phases)
+        return 3 * planes + 2 * (phases + plan.lists + plan.listed_taps * self.plan.reduce_channels)
+
     def _own_fields(self, grid: Grid) -> dict[Job, int]:
-        return {Job.STREAM: int(self._streamed(grid)), Job.ROTATION: self._rotation}
+        ring, new = self._ring
+        return {
+            Job.STREAM: int(self._streamed(grid)),
+            Job.ROTATION: self._rotation,
+            Job.OUTER_UNIT: grid.outer_unit,
+            Job.OUTER_END: self.outer_positions,
+            Job.RING: ring,
+            Job.RING_STEP: new,
+            Job.RECORD: self._record,
+        }
