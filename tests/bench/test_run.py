@@ -211,5 +211,6 @@ def test_limits_are_positive_and_small_copies_are_not_judged() -> None:
         assert limits.fma_flops_per_second(8) > 1e8
         assert limits.copy_bytes_per_second(1000) is None
         assert (limits.copy_bytes_per_second(2_000_000) or 0) > 1e7
+        assert (limits.copy_bytes_per_second() or 0) > 1e7
     finally:
         limits.close()

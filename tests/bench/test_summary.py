@@ -26,7 +26,7 @@ def timed(seconds: float, median: float = 0.0) -> Outcome:
 
 
 def result(name: str = "a", line: str = LINE, **outcomes: Outcome) -> LayerResult:
-    return LayerResult(name, line, 2, 5, 4e11, 5e10, 0.3, outcomes)
+    return LayerResult(name, line, 2, 5, 4e11, 5e10, 0.3, outcomes, 2e10)
 
 
 def test_speedup_is_peer_time_over_our_time_and_the_best_peer_is_the_fastest() -> None:
@@ -38,6 +38,7 @@ def test_speedup_is_peer_time_over_our_time_and_the_best_peer_is_the_fastest() -
     assert row.fma_percent == pytest.approx(100 * FLOPS / 2e-3 / 4e11)
     bytes_moved = 4 * (64 * 64 + 64 * 32 * 4 + 32 * 256)
     assert row.copy_percent == pytest.approx(100 * bytes_moved / 5e10 / 2e-3)
+    assert row.large_copy_percent == pytest.approx(100 * bytes_moved / 2e10 / 2e-3)
     assert row.first_result_ms["unstride"] == pytest.approx(250)
 
 

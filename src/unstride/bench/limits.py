@@ -37,7 +37,7 @@ class Limits:
         self._pool = ThreadPoolExecutor(threads)
         self._barrier = Barrier(threads)
         self._iterations: dict[int, int] = {}
-        self._blocks: list[tuple[NDArray[np.uint8], NDArray[np.uint8]]] = []
+        self._blocks: dict[int, list[tuple[NDArray[np.uint8], NDArray[np.uint8]]]] = {}
 
     def fma_flops_per_second(self, itemsize: int = 4) -> float:
         """Floating-point operations per second of all threads together, in f32 (itemsize 4) or f64 (8)."""
@@ -51,19 +51,22 @@ class Limits:
         flops = 2 * isa.lanes(itemsize) * _accumulators(isa) * count
         return sum(flops / seconds for seconds in self._together(lambda _: loop(count)))
 
-    def copy_bytes_per_second(self, nbytes: int) -> float | None:
+    def copy_bytes_per_second(self, nbytes: int = MOST_COPY_BYTES) -> float | None:
         """Bytes read plus bytes written per second when `nbytes` in all are moved again and again by all threads.
 
-        Measured at the layer's own size, so that a layer that lives in a shared cache is held against that cache. None
+        At a layer's own size that is the cache it lives in; by default, blocks so large that memory moves them. None
         below a size where starting the copy would be measured instead.
         """
         if nbytes < LEAST_COPY_BYTES:
             return None
         share = min(nbytes, MOST_COPY_BYTES) // (2 * self.threads)
-        if not self._blocks or len(self._blocks[0][0]) != share:
-            self._blocks = [(np.ones(share, np.uint8), np.ones(share, np.uint8)) for _ in range(self.threads)]
+        if share not in self._blocks:
+            # The large blocks and those of one layer are kept.
+            largest = MOST_COPY_BYTES // (2 * self.threads)
+            self._blocks = {size: blocks for size, blocks in self._blocks.items() if size == largest}
+            self._blocks[share] = [(np.ones(share, np.uint8), np.ones(share, np.uint8)) for _ in range(self.threads)]
         repeats = max(1, round(COPY_BYTES / share))
-        pairs = [(target.ctypes.data, source.ctypes.data) for target, source in self._blocks]
+        pairs = [(target.ctypes.data, source.ctypes.data) for target, source in self._blocks[share]]
 
         def copy(thread: int) -> None:
             target, source = pairs[thread]

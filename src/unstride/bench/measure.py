@@ -74,6 +74,7 @@ class LayerResult:
     copy_bytes_per_second: float | None
     others_busy: float | None = None
     outcomes: dict[str, Outcome] = field(default_factory=dict)
+    large_copy_bytes_per_second: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -95,12 +96,13 @@ def measure_layer(layer: Layer, contenders: Sequence[Contender], limits: Limits,
         counts = {name: _calibrate(call, effort.block_seconds) for name, call in running.items()}
         block = sum(count.seconds for count in counts.values())
         rounds = plan_rounds(block, effort)
-        times, fma, copy = _rounds(running, counts, rounds, limits, layer)
+        times, fma, copy, large_copy = _rounds(running, counts, rounds, limits, layer)
     for name, values in times.items():
         outcome = outcomes[name]
         outcome.min_seconds, outcome.median_seconds = min(values), median(values)
         outcome.iterations = counts[name].iterations
-    return LayerResult(layer.name, str(layer.problem), limits.threads, rounds, fma, copy, others.share(), outcomes)
+    figures = (limits.threads, rounds, fma, copy, others.share(), outcomes, large_copy)
+    return LayerResult(layer.name, str(layer.problem), *figures)
 
 
 def plan_rounds(block_seconds: float, effort: Effort) -> int:
@@ -187,12 +189,12 @@ def _rounds(
     rounds: int,
     limits: Limits,
     layer: Layer,
-) -> tuple[dict[str, list[float]], float, float | None]:
+) -> tuple[dict[str, list[float]], float, float | None, float | None]:
     """Seconds per call of each contender in each round, and the best of the limits seen between them."""
     names = list(running)
     times: dict[str, list[float]] = {name: [] for name in names}
     itemsize = 8 if layer.problem.dtype == "f64" else 4
-    fma, copies = 0.0, []
+    fma, copies, large_copies = 0.0, [], []
     for turn in range(rounds):
         for name in _rotated(names, turn):
             sleep(SETTLE_SECONDS)
@@ -202,7 +204,12 @@ def _rounds(
         sleep(SETTLE_SECONDS)
         fma = max(fma, limits.fma_flops_per_second(itemsize))
         copies.append(limits.copy_bytes_per_second(layer.problem.bytes))
-    return times, fma, max((speed for speed in copies if speed is not None), default=None)
+        large_copies.append(limits.copy_bytes_per_second())
+    return times, fma, _most(copies), _most(large_copies)
+
+
+def _most(speeds: list[float | None]) -> float | None:
+    return max((speed for speed in speeds if speed is not None), default=None)
 
 
 def _rotated(names: list[str], turn: int) -> list[str]:

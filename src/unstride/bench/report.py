@@ -17,6 +17,7 @@ __all__ = ["as_json", "print_change", "print_report"]
 Cells = list[list[str]]
 WORST = 12
 QUIET = 0.05
+_LIMITS = ("% FMA", "% copy", "% large copy")  # of as many bytes as the layer has, and of very many
 
 
 def as_json(run: Run) -> dict[str, Any]:
@@ -81,7 +82,7 @@ def _company(run: Run) -> str:
 
 def _layer_table(rows: Sequence[Row]) -> tuple[list[str], Cells]:
     names = list(dict.fromkeys(name for row in rows for name in row.gflops))
-    head = ["layer", "variant", "kind", *names, "our us", "best peer", "speed-up", "(median)", "% FMA", "% copy"]
+    head = ["layer", "variant", "kind", *names, "our us", "best peer", "speed-up", "(median)", *_LIMITS]
     body = [
         [
             row.layer,
@@ -92,12 +93,15 @@ def _layer_table(rows: Sequence[Row]) -> tuple[list[str], Cells]:
             row.best_peer or "",
             _number(row.best, ".2f"),
             _number(row.best_by_median, ".2f"),
-            _number(row.fma_percent, ".0f"),
-            _number(row.copy_percent, ".0f"),
+            *_of_limits(row),
         ]
         for row in rows
     ]
     return head, body
+
+
+def _of_limits(row: Row) -> list[str]:
+    return [_number(value, ".0f") for value in (row.fma_percent, row.copy_percent, row.large_copy_percent)]
 
 
 def _group_table(groups: Sequence[Group]) -> tuple[list[str], Cells]:
@@ -120,15 +124,14 @@ def _group_table(groups: Sequence[Group]) -> tuple[list[str], Cells]:
 
 
 def _worst_table(rows: Sequence[Row]) -> tuple[list[str], Cells]:
-    head = ["speed-up", "best peer", "layer", "kind", "% FMA", "% copy", "note", "problem"]
+    head = ["speed-up", "best peer", "layer", "kind", *_LIMITS, "note", "problem"]
     body = [
         [
             _number(row.best, ".2f"),
             row.best_peer or "",
             row.layer,
             row.families["kind"],
-            _number(row.fma_percent, ".0f"),
-            _number(row.copy_percent, ".0f"),
+            *_of_limits(row),
             row.note,
             row.problem,
         ]

@@ -36,6 +36,7 @@ class Row:
     best_by_median: float | None = None
     fma_percent: float | None = None
     copy_percent: float | None = None
+    large_copy_percent: float | None = None
     first_result_ms: dict[str, float] = field(default_factory=dict)
     note: str = ""
     trouble: dict[str, str] = field(default_factory=dict)
@@ -103,7 +104,8 @@ def make_row(result: LayerResult) -> Row:
         best=min(speedup.values(), default=None),
         best_by_median=min(by_median.values(), default=None),
         fma_percent=None if not ours else 100 * problem.flops / ours / result.fma_flops_per_second,
-        copy_percent=_copy_percent(problem, result, ours),
+        copy_percent=_copy_percent(problem, result.copy_bytes_per_second, ours),
+        large_copy_percent=_copy_percent(problem, result.large_copy_bytes_per_second, ours),
         first_result_ms={name: 1e3 * outcome.first_result_seconds for name, outcome in timed.items()},
         note=timed[OURS].note if OURS in timed else "",
         trouble={n: f"{o.status}: {o.reason}" for n, o in result.outcomes.items() if o.status != "timed"},
@@ -153,8 +155,8 @@ def _speedups(seconds: dict[str, float]) -> dict[str, float]:
     return {name: value / ours for name, value in seconds.items() if name != OURS} if ours else {}
 
 
-def _copy_percent(problem: Problem, result: LayerResult, ours: float | None) -> float | None:
+def _copy_percent(problem: Problem, bytes_per_second: float | None, ours: float | None) -> float | None:
     """How close to the time of merely copying the layer's bytes: 100 is the limit of a layer without arithmetic."""
-    if not ours or not result.copy_bytes_per_second:
+    if not ours or not bytes_per_second:
         return None
-    return 100 * problem.bytes / result.copy_bytes_per_second / ours
+    return 100 * problem.bytes / bytes_per_second / ours
