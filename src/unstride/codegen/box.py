@@ -86,20 +86,24 @@ class Box:
     # -- which box this task is
 
     def _decode(self, task: Int) -> None:
-        e = self.e
+        e, (self.n0, (self.v0, self.v1), self.x0, rest) = self.e, self.unit_of(task)
+        outer_positions = self.get(Job.OUTER_POSITIONS)
+        self.outer_index, self.panel_block = rest % outer_positions, rest // outer_positions
+        self.x1 = e.min(self.x0 + self.get(Job.X_UNIT), self.get(Job.X_HIGH))
+        self.images = e.min(self.get(Job.IMAGES_PER_UNIT), self.get(Job.IMAGES) - self.n0)
+
+    def unit_of(self, task: Int) -> tuple[Int, tuple[Int, Int], Int, Int]:
+        """The first image, the first and the end of the positions along v, the first one along x; what is left of the
+        number is outer positions and blocks of panels."""
         x_blocks, v_blocks, n_blocks = (self.get(f) for f in (Job.X_BLOCKS, Job.V_BLOCKS, Job.N_BLOCKS))
         # Panels change slowest: a core that takes task after task finds their weights still in its cache.
         x_block, rest = task % x_blocks, task // x_blocks
         v_block, rest = rest % v_blocks, rest // v_blocks
         n_block, rest = rest % n_blocks, rest // n_blocks
-        outer_positions = self.get(Job.OUTER_POSITIONS)
-        self.outer_index, self.panel_block = rest % outer_positions, rest // outer_positions
-        self.x0 = self.get(Job.X_LOW) + x_block * self.get(Job.X_UNIT)
-        self.x1 = e.min(self.x0 + self.get(Job.X_UNIT), self.get(Job.X_HIGH))
         starts = self.sizes + self.get(Job.V_STARTS)
-        self.v0, self.v1 = starts.int(v_block), starts.int(v_block + 1)
-        self.n0 = n_block * self.get(Job.IMAGES_PER_UNIT)
-        self.images = e.min(self.get(Job.IMAGES_PER_UNIT), self.get(Job.IMAGES) - self.n0)
+        v = starts.int(v_block), starts.int(v_block + 1)
+        x = self.get(Job.X_LOW) + x_block * self.get(Job.X_UNIT)
+        return n_block * self.get(Job.IMAGES_PER_UNIT), v, x, rest
 
     def geometry(self) -> None:
         """Sizes of the strips, in elements."""

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from unstride.codegen import ir
 from unstride.codegen.direct import call_tile
-from unstride.codegen.emit import I64, Int, Ptr
+from unstride.codegen.emit import I64, Emitter, Int, Ptr, size_of
 from unstride.codegen.numbers import Numbers, constant
 from unstride.codegen.tile import TileArgs, TileFamily, TileKind
 from unstride.codegen.winograd_back import WayBack, WinogradForm, address
@@ -24,9 +24,9 @@ from unstride.codegen.winograd_guard import Guard
 from unstride.codegen.winograd_pack import both_sides, emit_winograd_pack
 from unstride.plan.job import Job, Panel
 from unstride.plan.machine import LINE_BYTES
-from unstride.plan.winograd import Matrix, WinogradPlan
+from unstride.plan.winograd import Matrix, WinogradPlan, height_step
 
-__all__ = ["Later", "WinogradDriver", "WinogradFamily"]
+__all__ = ["WinogradDriver", "WinogradFamily"]
 
 
 @dataclass(frozen=True)
@@ -87,25 +87,42 @@ class WinogradDriver(WayBack):
         self.tile_steps = (self.spread[0] * self.v.outputs, self.spread[1] * self.x.outputs)
         self.source_steps = (self.steps[0] * self.v.outputs, self.steps[1] * self.x.outputs)
         self.lay_tiles()
-        self.tiles_in_row = self.tile_columns * self.spread[1]
         self.columns = self.tile_columns * self.source_steps[1] + self.get(Job.EXTRA_X)
         self.row_pitch = self.columns * self.pixel_pitch
-        self.tiles = self.images * self.tile_rows * self.spread[0] * self.tiles_in_row
-        # Blocks of tiles are as even as can be: a low one would wait for its own last sums.
-        self.blocks = (self.tiles + (self.family.rows - 1)) // self.family.rows
-        self.block_rows = (self.tiles + (self.blocks - 1)) // self.blocks
+        self.tiles = self.images * self.lines[0] * self.lines[1]
+        # Where the tiles begin that have full rows and columns, full columns only, neither.
+        self.starts = [self.images * self.full[0] * self.partly[1]]
+        for rows, columns in ((self.full[0], self.full[1]), (self.partly[0], self.full[1])):
+            self.starts.append(self.starts[-1] + self.images * rows * columns)
+        self.blocks = EvenBlocks(self.e, self.tiles, self.family.rows)
         lanes = self.numbers.lanes
         padded = (self.get(Job.CHANNELS) + (lanes - 1)) & -lanes
         # Rows a power of two apart would fall into one cache set.
         self.tile_pitch = padded + lanes
         self.point_pitch = self.tiles * self.tile_pitch + lanes
+        # Products of a point; an odd number of lines, so that those of a tile do not fall into one cache set.
+        self.products_pitch = (self.tiles | 1) * self.width
         self.transformed = self.scratch_at(Job.OFFSET_TRANSFORMED, self.numbers.computed)
         self.products = self.scratch_at(Job.OFFSET_PRODUCTS, self.numbers.computed)
 
     def lay_tiles(self) -> None:
         """Rows and columns of tiles, over the results of the box."""
-        self.tile_rows = (self.v1 - self.v0 + (self.tile_steps[0] - 1)) // self.tile_steps[0]
-        self.tile_columns = (self.x1 - self.x0 + (self.tile_steps[1] - 1)) // self.tile_steps[1]
+        self.cut_axes((self.v1 - self.v0, self.x1 - self.x0), self.tile_steps)
+
+    def cut_axes(self, sizes: tuple[Int, Int], steps: tuple[Int, Int]) -> None:
+        """Tiles along v and x; with those of all residues; how many of these are full, and how many are not."""
+        e = self.e
+        self.tile_rows, self.tile_columns = (
+            (size + (step - 1)) // step for size, step in zip(sizes, steps, strict=True)
+        )
+        self.lines = (self.tile_rows * self.spread[0], self.tile_columns * self.spread[1])
+        # The last tile of a residue is full if its last element exists.
+        ends = zip(sizes, (self.tile_rows, self.tile_columns), steps, self.spread, strict=True)
+        self.full = [
+            e.min(e.max(size + spread - tiles * step, 0), spread) + (tiles - 1) * spread
+            for size, tiles, step, spread in ends
+        ]
+        self.partly = [line - count for line, count in zip(self.lines, self.full, strict=True)]
 
     def _transform_source(self) -> None:
         """Fill, look over and transform a few rows of tiles at a time: their pixels need not leave the cache."""
@@ -126,6 +143,7 @@ class WinogradDriver(WayBack):
                 self._look_at_strip()
                 self._transform_strip(image, first, count)
         self.images, self.n0, self.source_v = whole
+        self.source_rows = self.tile_rows * self.source_steps[0] + self.get(Job.EXTRA_V)
 
     def mend_strip(self, ends: Any) -> None:
         """For those whose tiles need something beside zeros where pixels end: whether rows do in this strip."""
@@ -185,8 +203,18 @@ class WinogradDriver(WayBack):
 
     def line(self, image: Int, row: Int, v: Int) -> Callable[[Int, Int], Int]:
         """The numbers of the tiles of one line, by column and residue x: of its image and row, and the residue v."""
-        first = ((image * self.tile_rows + row) * self.spread[0] + v) * self.tiles_in_row
-        return lambda column, x: first + column * self.spread[1] + x
+        e, both, columns_only, neither = self.e, *self.starts
+        line = row * self.spread[0] + v
+        whole = line < self.full[0]
+        index = e.select(whole, image * self.full[0] + line, image * self.partly[0] + (line - self.full[0]))
+        inside = e.select(whole, both, columns_only) + index * self.full[1]
+        beside = e.select(whole, 0, neither) + index * self.partly[1] - self.full[1]
+
+        def number(column: Int, x: Int) -> Int:
+            place = column * self.spread[1] + x
+            return e.select(place < self.full[1], inside, beside) + place
+
+        return number
 
     @property
     def source_matrices(self) -> tuple[Matrix, Matrix]:
@@ -213,11 +241,13 @@ class WinogradDriver(WayBack):
         blocks = self.sizes + self.get(Job.PANEL_BLOCKS)
         end, at_once = blocks.int(self.panel_block + 1), self.get(Job.PANELS_AT_ONCE)
         following = e.var(blocks.int(self.panel_block))
+        fetch = self._fetch_in((end - following.get()) * self.points)
         for first in e.while_below(following, end):
             following.set(e.min(first + at_once, end))
             count = following.get() - first
             for point in e.range(self.points):
                 for index in e.range(count):
+                    fetch()
                     panel = self._panel(first + index)
                     _, alive = self.result_offset(panel)
                     with e.when(alive.differs(0)):
@@ -228,12 +258,44 @@ class WinogradDriver(WayBack):
             for index in e.range(count):
                 self._finish(self._panel(first + index), self._products(index))
 
+    def _fetch_in(self, turns: Int) -> Callable[[], None]:
+        """What fetches, in so many turns, the source of the task that this thread is likely to take next: memory has
+        the time of all products to bring it. Rows are whole, so those of a unit are one run; of each channel, where
+        channels come first."""
+        e, get = self.e, self.get
+        task = e.arg_int(1) + get(Job.TASKS_AHEAD)
+        tasks = get(Job.V_BLOCKS) * get(Job.N_BLOCKS) * get(Job.P_BLOCKS)
+        n, (v, _), _, _ = self.unit_of(task)
+        first = e.max(v * get(Job.SOURCE_V_STEP) + get(Job.SOURCE_V_FIRST), 0)
+        rows = e.min(self.source_rows, get(Job.SOURCE_V_SIZE) - first)
+        start = e.ptr(get(Job.SOURCE), self.numbers.stored)
+        start = start + (n * get(Job.SOURCE_N_STRIDE) + first * get(Job.SOURCE_V_STRIDE))
+        line = LINE_BYTES // size_of(self.numbers.stored)
+        length = rows * get(Job.SOURCE_V_STRIDE)
+        runs, step = self.images, get(Job.SOURCE_N_STRIDE)
+        if self.channel_major:
+            runs, step = runs * get(Job.CHANNELS), get(Job.SOURCE_C_STRIDE)
+        lines = runs * ((length + (line - 1)) // line)
+        wanted = e.b.and_(get(Job.TASKS_AHEAD).differs(0), task < tasks)
+        share = e.select(wanted, (lines + (turns - 1)) // turns, 0)
+        run, at = e.var(0), e.var(0)
+
+        def fetch() -> None:
+            for _ in e.range(share):
+                e.fetch(start + (run.get() * step + at.get()), near=False)
+                after = at.get() + line
+                over = after >= length
+                at.set(e.select(over, 0, after))
+                run.set(e.min(run.get() + e.select(over, 1, 0), runs))
+
+        return fetch
+
     def _panel(self, index: Int) -> Ptr:
         return self.plan + self.get(Job.PANELS) + index * len(Panel)
 
     def _products(self, index: Int) -> Ptr:
-        """Where the products of a panel are kept."""
-        return self.products + index * self.products_pitch
+        """Where the products of a panel are kept; the last tile of the inner loop may run over."""
+        return self.products + index * (self.products_pitch * self.points + self.family.rows * self.width)
 
     def _finish(self, panel: Ptr, products: Ptr) -> None:
         e = self.e
@@ -253,10 +315,10 @@ class WinogradDriver(WayBack):
         outer_count = panel.int(Panel.OUTER_COUNT) * self.residues[0] * self.residues[1]
         step = panel.int(Panel.RUN) * width
         weights = self.get(Job.WEIGHTS) + panel.int(Panel.WEIGHTS) * size
-        products = self.products_at(products, point)
+        products = products + point * self.products_pitch
         with e.either(self._vanishes(panel, point)) as (then, otherwise):
             with then:
-                self.no_products(products)
+                e.call(self.zero, products, self.products_pitch)
             with otherwise:
                 self.tile_args.store(TileArgs.TAP_COUNT, self._list_planes(panel, point, step))
                 self.tile_args.store(TileArgs.WEIGHTS, weights + point * outer_count * step * size)
@@ -269,7 +331,7 @@ class WinogradDriver(WayBack):
         needed = planes * panel.int(Panel.RUN) * panel.int(Panel.VECTORS) * self.numbers.isa.vector_bytes
         weights = self.get(Job.WEIGHTS) + panel.int(Panel.WEIGHTS) * size + point * needed
         turns = planes * (panel.int(Panel.RUN) // 2)
-        all_turns = turns * self.blocks
+        all_turns = turns * self.blocks.number
         return Later(weights, turns, e.min((needed + (all_turns - 1)) // all_turns, LINE_BYTES))
 
     def _vanishes(self, panel: Ptr, point: Int) -> Any:
@@ -304,25 +366,22 @@ class WinogradDriver(WayBack):
                             count.set(count.get() + 1)
         return count.get()
 
-    @property
-    def products_pitch(self) -> Int:
-        """Elements from the products of a panel to those of the next one."""
-        return self.blocks * (self.points * self.block_width)
-
-    def products_at(self, products: Ptr, point: Int) -> Ptr:
-        return products + point * self.block_width
-
-    def no_products(self, products: Ptr) -> None:
-        """Zeros for a point whose weights vanish."""
-        for block in self.e.range(self.blocks):
-            self.e.call(self.zero, products + self._block(block), self.e.int(self.block_width))
-
     def run_tiles(self, panel: Ptr, point: Int, products: Ptr, later: Later) -> None:
-        """Blocks of tiles as rows, all of them whatever the point."""
-        for block in self.e.range(self.blocks):
-            first = block * self.block_rows
-            count = self.e.min(self.tiles - first, self.block_rows)
-            self.run_block(panel, block, first, count, products + self._block(block), later)
+        """The tiles that need the point; what runs over is overwritten, by zeros or by the next point."""
+        e = self.e
+        full_v, full_x = self.only_full(point // self.x.size, 0), self.only_full(point % self.x.size, 1)
+        start = e.select(full_x, self.starts[0], 0)
+        end = e.select(full_v, self.starts[1], e.select(full_x, self.starts[2], self.tiles))
+        e.call(self.zero, products, start * self.width)
+        with e.when(start < end):
+            for block, index, rows in EvenBlocks(e, end - start, self.family.rows):
+                first = start + index
+                self.run_block(panel, block, first, rows, products + first * self.width, later)
+        e.call(self.zero, products + end * self.width, (self.tiles - end) * self.width)
+
+    def only_full(self, index: Int, axis: int) -> Any:
+        """Whether only full tiles need this point of an axis: the last one is part of the last result and no other."""
+        return index.equals((self.v, self.x)[axis].size - 1)
 
     def run_block(self, panel: Ptr, block: Int, first: Int, count: Int, result: Ptr, later: Later) -> None:
         """So many tiles from the first on as rows; may run over into rows that are not used."""
@@ -333,16 +392,6 @@ class WinogradDriver(WayBack):
         args.store(TileArgs.RESULTS, address(result))
         call_tile(self.e, args, panel.int(Panel.VECTORS), count, tuple(range(1, self.family.vectors + 1)))
 
-    def _block_of(self, tile: Int) -> Int:
-        """Where the products of a tile start: [block of tiles][point][tile of the block][column].
-
-        A call of the inner loop writes one dense block, and the points of a tile lie at constant distances.
-        """
-        return self._block(tile // self.block_rows) + (tile % self.block_rows) * self.width
-
-    def _block(self, block: Int) -> Int:
-        return block * (self.points * self.block_width)
-
     def transform_back(self, panel: Ptr, offset: Int, products: Ptr) -> None:
         e, lanes, back = self.e, self.numbers.lanes, self.back(panel)
         for image in e.range(self.images):
@@ -351,10 +400,29 @@ class WinogradDriver(WayBack):
                 line, number = self.target(panel, offset, image, (v_at, self.x0), back.phase), self.line(image, row, v)
                 for column, x in self.columns_of_tiles():
                     x_at = column * self.tile_steps[1] + x
-                    source = products + self._block_of(number(column, x))
+                    source = products + number(column, x) * self.width
                     target = line + x_at * back.by_x
                     for vec in e.range(0, panel.int(Panel.VECTORS) * lanes, lanes):
                         self.finish_tile(source + vec, target, vec, (v_at, self.x0 + x_at), back)
+
+
+class EvenBlocks:
+    """Rows in as few blocks as can be, which are as even as can be: a low one would wait for its own last sums."""
+
+    def __init__(self, e: Emitter, count: Int, most: int) -> None:
+        self.e, self.count, self.step = e, count, height_step(most)
+        self.number = (count + (most - 1)) // most
+        even = (count + (self.number - 1)) // self.number
+        self.height = (even + (self.step - 1)) & -self.step  # of the first ones; the others are a step lower
+        self.low = self.height - self.step
+        self.high = (count - self.number * self.low + (self.step - 1)) // self.step  # so many are higher
+
+    def __iter__(self) -> Iterator[tuple[Int, Int, Int]]:
+        """A loop over the blocks: number, first row, rows."""
+        e = self.e
+        for block in e.range(self.number):
+            first = block * self.low + e.min(block, self.high) * self.step
+            yield block, first, e.min(self.count - first, e.select(block < self.high, self.height, self.low))
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,7 @@ class WayBack(Box):
 
     spread: tuple[Int, Int]  # positions from output to output of a tile, along v and x
     tile_steps: tuple[Int, Int]  # and from tile to tile
+    products_pitch: Int  # elements from the products of a point to those of the next one
 
     def __init__(self, module: Any, numbers: Numbers, family: WinogradForm) -> None:
         super().__init__(module, numbers, channel_major=family.channel_major)
@@ -58,7 +59,6 @@ class WayBack(Box):
         self.typ = vector(numbers.computed, numbers.lanes)
         self.points = self.v.size * self.x.size
         self.width = family.vectors * numbers.lanes  # of a line of products, whatever the panel's own width
-        self.block_width = family.rows * self.width
 
     def back(self, panel: Ptr) -> Back:
         """What the output transform of a panel needs."""
@@ -107,25 +107,36 @@ class WayBack(Box):
     def finish_tile(self, source: Ptr, target: Ptr, column: Int, at: tuple[Int, Int], back: Back) -> None:
         e, lanes = self.e, self.numbers.lanes
         shift = (back.bias + column).load(0, lanes)
-        patch = [
-            [source.load((i * self.x.size + j) * self.block_width, lanes) for j in range(self.x.size)]
-            for i in range(self.v.size)
-        ]
+        patch = self.products_of_tile(source)
         outputs = [
             [activate(e, self.family.activation, e.b.fadd(value, shift), back.slope) for value in line]
             for line in both_sides(e, self.v.result, patch, self.x.result)
         ]
         v_low, v_high, x_low, x_high = back.limits
         (v, x), (v_last, x_last) = at, (self.tile_steps[0] - self.spread[0], self.tile_steps[1] - self.spread[1])
-        tests = [v >= v_low, v + v_last < v_high, x >= x_low, x + x_last < x_high, column + lanes <= back.columns]
+        tests = [v >= v_low, v + v_last < v_high, x >= x_low, x + x_last < x_high]
         inside = tests[0]
         for test in tests[1:]:
             inside = e.b.and_(inside, test)
-        with e.either(inside) as (then, otherwise):
+        whole = column + lanes <= back.columns
+        with e.either(e.b.and_(inside, whole)) as (then, otherwise):
             with then:
                 self._put_all(outputs, target + column, column, back)
-            with otherwise:
-                self._put_what_fits(outputs, target, column, at, back)
+            with otherwise, e.either(whole) as (at_edge, in_last_columns):
+                with at_edge:
+                    self._put_those_inside(outputs, target + column, at, back)
+                with in_last_columns:
+                    self._put_what_fits(outputs, target, column, at, back)
+
+    def products_of_tile(self, source: Ptr) -> list[list[Any]]:
+        """A vector of the products of a tile, by point."""
+        patch: list[list[Any]] = []
+        for _ in range(self.v.size):
+            patch.append([])
+            for _ in range(self.x.size):
+                patch[-1].append(source.load(0, self.numbers.lanes))
+                source = source + self.products_pitch
+        return patch
 
     def _put_all(self, outputs: list[list[Any]], target: Ptr, column: Int, back: Back) -> None:
         rows = [target + back.steps[0] * i for i in range(self.v.outputs)]
@@ -172,17 +183,27 @@ class WayBack(Box):
         stream = self.streamed(address(first), self.get(Job.RESULT_X_STRIDE))
         return e.select(panel.int(Panel.COLUMNS).equals(self.width), stream, 0) if self._in_halves else stream
 
+    def _put_those_inside(self, outputs: list[list[Any]], target: Ptr, at: tuple[Int, Int], back: Back) -> None:
+        """At an edge of the result: small maps have little else."""
+        e, b, (v_low, v_high, x_low, x_high) = self.e, self.e.b, back.limits
+        for i, line in enumerate(outputs):
+            v = at[0] + self.spread[0] * i
+            with e.when(b.and_(v >= v_low, v < v_high)):
+                for j, value in enumerate(line):
+                    x = at[1] + self.spread[1] * j
+                    with e.when(b.and_(x >= x_low, x < x_high)):
+                        self._put(target + (back.steps[0] * i + back.steps[1] * j), value)
+
     def _put_what_fits(
         self, outputs: list[list[Any]], target: Ptr, column: Int, at: tuple[Int, Int], back: Back
     ) -> None:
-        """At an edge of the result, or in the last columns: output by output, from a copy on the stack."""
+        """In the last columns: output by output, from a copy on the stack."""
         e, lanes = self.e, self.numbers.lanes
         v_low, v_high, x_low, x_high = back.limits
         stored = self.numbers.computed if self.channel_major else self.numbers.stored
         copy = e.stack(self.typ, self.v.outputs * self.x.outputs).as_type(stored)
         for index, value in enumerate(value for line in outputs for value in line):
             self._put(copy + index * lanes, value)
-        live = e.min(back.columns - column, lanes)
 
         def alive(low: Int, high: Int, spread: Int, outputs: int) -> Iterator[Int]:
             """Outputs whose positions lie in [low, high), counted from the tile's first."""
@@ -193,12 +214,8 @@ class WayBack(Box):
             for j in alive(x_low - at[1], x_high - at[1], self.spread[1], self.x.outputs):
                 place = target + (back.steps[0] * i + back.steps[1] * j + column)
                 saved = copy + (i * self.x.outputs + j) * lanes
-                with e.either(live.equals(lanes)) as (then, otherwise):
-                    with then:
-                        place.store(0, saved.load(0, lanes))
-                    with otherwise:
-                        for c in e.range(live):
-                            place.store(c, saved.load(c))
+                for c in e.range(back.columns - column):
+                    place.store(c, saved.load(c))
 
     def _put(self, target: Ptr, value: Any) -> None:
         if self.channel_major:

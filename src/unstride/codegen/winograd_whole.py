@@ -10,18 +10,17 @@ those with full rows only, those with both, those with full columns only, those 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from unstride.codegen.activation import activate
 from unstride.codegen.emit import Int, Ptr
 from unstride.codegen.numbers import Numbers, constant
-from unstride.codegen.winograd import Later, WinogradDriver, WinogradFamily
+from unstride.codegen.winograd import WinogradDriver, WinogradFamily
 from unstride.codegen.winograd_back import Back
 from unstride.codegen.winograd_pack import both_sides
 from unstride.plan.job import Job, Panel
-from unstride.plan.winograd import Matrix, Transform
+from unstride.plan.winograd import Matrix
 from unstride.plan.winograd_whole import result_matrix, source_matrix
 
 __all__ = ["WholeFamily"]
@@ -39,22 +38,10 @@ class WholeFamily(WinogradFamily):
 
 class _Driver(WinogradDriver):
     def lay_tiles(self) -> None:
-        """Rows and columns of tiles, over the source; and how many of them are full, counted with their residues."""
-        e = self.e
-        self.source_v, self.source_x = e.int(0), e.int(0)
-        sizes = self.get(Job.SOURCE_V_SIZE), self.get(Job.SOURCE_X_SIZE)
-        self.tile_rows, self.tile_columns = (
-            (size + (step - 1)) // step for size, step in zip(sizes, self.source_steps, strict=True)
-        )
-        self.lines = (self.tile_rows * self.spread[0], self.tile_columns * self.spread[1])
-        # The last tile of a residue is full if its last pixel exists.
-        ends = zip(sizes, (self.tile_rows, self.tile_columns), self.source_steps, self.spread, strict=True)
-        full = [
-            e.min(e.max(size + spread - tiles * step, 0), spread) + (tiles - 1) * spread
-            for size, tiles, step, spread in ends
-        ]
+        """Rows and columns of tiles, over the source."""
+        self.source_v, self.source_x = self.e.int(0), self.e.int(0)
+        self.cut_axes((self.get(Job.SOURCE_V_SIZE), self.get(Job.SOURCE_X_SIZE)), self.source_steps)
         self.alone = (self.get(Job.ALONE_V), self.get(Job.ALONE_X))
-        self.full, self.partly = full, [line - count for line, count in zip(self.lines, full, strict=True)]
 
     def geometry(self) -> None:
         super().geometry()
@@ -64,24 +51,6 @@ class _Driver(WinogradDriver):
         # Index of a sum, less its position.
         self.last = (self.get(Job.SOURCE_V_FIRST) + reach[0], self.get(Job.SOURCE_X_FIRST) + reach[1])
         self.sums = self.scratch_at(Job.OFFSET_RING, self.numbers.computed)
-        # Where the tiles begin that have full rows and columns, full columns only, neither.
-        self.starts = [self.images * self.full[0] * self.partly[1]]
-        for rows, columns in ((self.full[0], self.full[1]), (self.partly[0], self.full[1])):
-            self.starts.append(self.starts[-1] + self.images * rows * columns)
-
-    def line(self, image: Int, row: Int, v: Int) -> Callable[[Int, Int], Int]:
-        e, both, columns_only, neither = self.e, *self.starts
-        line = row * self.spread[0] + v
-        whole = line < self.full[0]
-        index = e.select(whole, image * self.full[0] + line, image * self.partly[0] + (line - self.full[0]))
-        inside = e.select(whole, both, columns_only) + index * self.full[1]
-        beside = e.select(whole, 0, neither) + index * self.partly[1] - self.full[1]
-
-        def number(column: Int, x: Int) -> Int:
-            place = column * self.spread[1] + x
-            return e.select(place < self.full[1], inside, beside) + place
-
-        return number
 
     def mend_strip(self, ends: Any) -> None:
         """Where one pixel is alone in its tile, d becomes (d, 0, -d)."""
@@ -109,38 +78,11 @@ class _Driver(WinogradDriver):
 
     # -- products
 
-    @property
-    def products_pitch(self) -> Int:
-        return (self.tiles * self.points + self.family.rows) * self.width
-
-    def products_at(self, products: Ptr, point: Int) -> Ptr:
-        return products + point * self.tiles * self.width
-
-    def no_products(self, products: Ptr) -> None:
-        self.e.call(self.zero, products, self.tiles * self.width)
-
-    def run_tiles(self, panel: Ptr, point: Int, products: Ptr, later: Later) -> None:
-        """The tiles in which the point is not zero; what runs over is overwritten, by zeros or by the next point."""
-        e, most = self.e, self.family.rows
-        full_v = self._only_full(point // self.x.size, self.v, self.alone[0])
-        full_x = self._only_full(point % self.x.size, self.x, self.alone[1])
-        start = e.select(full_x, self.starts[0], 0)
-        end = e.select(full_v, self.starts[1], e.select(full_x, self.starts[2], self.tiles))
-        e.call(self.zero, products, start * self.width)
-        count = end - start
-        blocks = (count + (most - 1)) // most
-        with e.when(count > 0):
-            rows = (count + (blocks - 1)) // blocks
-            for block in e.range(blocks):
-                first = start + block * rows
-                self.run_block(panel, block, first, e.min(end - first, rows), products + first * self.width, later)
-        e.call(self.zero, products + end * self.width, (self.tiles - end) * self.width)
-
-    def _only_full(self, index: Int, transform: Transform, alone: Int) -> Any:
-        """Whether only full tiles have products at a point of an axis."""
-        b, last = self.e.b, transform.size - 1
+    def only_full(self, index: Int, axis: int) -> Any:
+        """Where a tile is not full its first point is zero; with a single pixel the inner ones are left out."""
+        b, last = self.e.b, (self.v, self.x)[axis].size - 1
         inner = b.and_(index > 0, index < last)
-        return b.select(alone.differs(0), inner, index.equals(0))
+        return b.select(self.alone[axis].differs(0), inner, index.equals(0))
 
     # -- sums
 
@@ -161,7 +103,7 @@ class _Driver(WinogradDriver):
 
     def _add_up(self, panel: Ptr, products: Ptr, image: Int, row: Int, v: Int) -> None:
         """The sums of one row of tiles. Only where tiles overlap is there something to add to."""
-        e, lanes, pitch = self.e, self.numbers.lanes, self.tiles * self.width
+        e, lanes = self.e, self.numbers.lanes
         left, right = result_matrix(self.v), result_matrix(self.x)
         over_v, over_x = self.v.taps - 1, self.x.taps - 1
         lines = [self._sums_of(row * self.v.outputs + i, v) for i in range(self.v.size)]
@@ -172,14 +114,7 @@ class _Driver(WinogradDriver):
             tile = products + number(column, x) * self.width
             at = (column * self.source_steps[1] + x) * self.width
             for vec in e.range(0, end, lanes):
-                source = tile + vec
-                patch: list[list[Any]] = []
-                for _ in range(self.v.size):
-                    patch.append([])
-                    for _ in range(self.x.size):
-                        patch[-1].append(source.load(0, lanes))
-                        source = source + pitch
-                for i, values in enumerate(both_sides(e, left, patch, right)):
+                for i, values in enumerate(both_sides(e, left, self.products_of_tile(tile + vec), right)):
                     target = lines[i] + (at + vec)
                     for j, value in enumerate(values):
                         sums = e.b.fadd(target.load(0, lanes), value) if i < over_v or j < over_x else value

@@ -41,6 +41,7 @@ __all__ = [
     "Transform",
     "WinogradPlan",
     "even_heights",
+    "height_step",
     "plan_winograd",
 ]
 
@@ -128,8 +129,13 @@ def even_heights(most: int) -> tuple[int, ...]:
     >>> even_heights(6), even_heights(14)
     ((4, 5, 6), (8, 10, 12, 14))
     """
-    step = 2 if most > 8 else 1
+    step = height_step(most)
     return tuple(range(-(-(most + 1) // (2 * step)) * step, most + 1, step))
+
+
+def height_step(most: int) -> int:
+    """What those heights differ by."""
+    return 2 if most > 8 else 1
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from unstride.plan.job import Job, Panel
 from unstride.plan.launch import Launch, LaunchBuilder
 from unstride.plan.machine import LINE_BYTES, Machine
 from unstride.plan.shares import even_share, kept_apart, largest, round_up
-from unstride.plan.winograd import WinogradPlan, even_heights
+from unstride.plan.winograd import WinogradPlan, even_heights, height_step
 from unstride.problem import Problem
 
 __all__ = [
@@ -98,12 +98,17 @@ class WinogradLaunch(LaunchBuilder):
         rows, columns = self._rows_and_columns(grid)
         fields[Job.STRIP_TILE_ROWS] = self._strip_rows(rows, columns)
         fields[Job.PANELS_AT_ONCE] = self._at_once(grid.images * rows * columns * self._spread)
+        fields[Job.TASKS_AHEAD] = self.threads if self._fetches(columns) else 0
         fields[Job.OFFSET_OUT] = strip
         fields[Job.OFFSET_TAPS] = strip + out
         fields[Job.OFFSET_TRANSFORMED] = strip + out + taps
         fields[Job.OFFSET_PRODUCTS] = strip + out + taps + transformed
         fields[Job.SCRATCH_PER_SLOT] = total = strip + out + taps + transformed + products
         return replace(base, fields=tuple(fields), scratch_per_slot=total)
+
+    def _fetches(self, columns: int) -> bool:
+        """Whether the source of the next unit is worth fetching: it is far, and whole rows of one plane."""
+        return self.has_far_source and not self.outer and columns == self._tiles_by_axis()[1]
 
     def _scratch(self, grid: Grid) -> tuple[int, int, int]:
         """Bytes of the strip, the transformed strip, and the products of the panels at hand."""
@@ -131,7 +136,7 @@ class WinogradLaunch(LaunchBuilder):
         v, x = self.winograd.residues
         return self.winograd.v.outputs * v.spread, self.winograd.x.outputs * x.spread
 
-    @property
+    @lazy
     def _spread(self) -> int:
         """Tiles that interleave where there would be one."""
         return prod(residues.spread for residues in self.winograd.residues)
@@ -159,9 +164,9 @@ class WinogradLaunch(LaunchBuilder):
         return largest(rows, lambda tile_rows: self._source_rows(tile_rows) <= room)
 
     def _products_bytes(self, tiles: int) -> int:
-        """Bytes of the products of one panel."""
+        """Bytes of the products of one panel; the last tile of the inner loop may run over."""
         tile = self.winograd.direct.tile
-        return self.winograd.points * round_up(tiles, tile.rows) * tile.columns * self.compute_bytes
+        return (self.winograd.points * (tiles | 1) + tile.rows) * tile.columns * self.compute_bytes
 
     def _at_once(self, tiles: int) -> int:
         """How many panels are multiplied at the same time: several where the transformed source leaves L2."""
@@ -229,7 +234,7 @@ class WinogradLaunch(LaunchBuilder):
     def _weights_bytes(self) -> int:
         return self.winograd.packed_elements * self.compute_bytes
 
-    @property
+    @lazy
     def _tile_bytes(self) -> int:
         """Bytes of one transformed tile of the source."""
         channels = self.winograd.direct.reduce_channels * self.problem.groups
@@ -254,8 +259,8 @@ class WinogradLaunch(LaunchBuilder):
         """Rows that the inner loop goes over for so many tiles, in blocks of about the same height."""
         most = self.winograd.direct.tile.rows
         blocks = -(-tiles // most)
-        height = next((h for h in even_heights(most) if h * blocks >= tiles), 0)
-        return blocks * (height + _LOADS) * most / (most + _LOADS)
+        rows = max(round_up(tiles, height_step(most)), blocks * even_heights(most)[0])
+        return (rows + blocks * _LOADS) * most / (most + _LOADS)
 
     def _winograd_grid(self) -> Grid:
         units = self._best_units[1]
@@ -309,7 +314,7 @@ class WinogradLaunch(LaunchBuilder):
         rows, tiles = direct.tile.rows, self._tiles
         swept = self._rows(units)
         products = swept * plan.v.outputs * plan.x.outputs * direct.packed_elements / plan.gain
-        products *= self.machine.pace / (2 * lanes)
+        products *= self.machine.pace / (2 * lanes) * self._needed_points
         products += CALL * len(plan.panels) * plan.points * (units.count + swept / rows)
         channels = plan.planes * direct.reduce_channels * self.problem.groups
         width = sum(panel[Panel.VECTORS] for panel in direct.panels)
@@ -319,6 +324,16 @@ class WinogradLaunch(LaunchBuilder):
             products,
             (TRANSFORM * plan.points + _STORE * plan.v.outputs * plan.x.outputs) * tiles * width * self._of_a_line,
         )
+
+    @lazy
+    def _needed_points(self) -> float:
+        """The share of the points that tiles need: those at the ends may not have their last outputs."""
+        share = 1.0
+        axes = zip(self.counts, self._tiles_by_axis(), (self.winograd.v, self.winograd.x), strict=True)
+        for (count, tiles, transform), residues in zip(axes, self.winograd.residues, strict=True):
+            lacking = min(residues.spread, tiles * transform.outputs * residues.spread - count)
+            share *= 1 - lacking / (tiles * residues.spread * transform.size)
+        return share
 
     @property
     def _of_a_line(self) -> float:

@@ -132,11 +132,6 @@ class WholeLaunch(WinogradLaunch):
     def _grid(self, units: Units, blocks: tuple[int, ...]) -> Grid:
         return Grid(units.images, *self.counts, blocks)
 
-    def _products_bytes(self, tiles: int) -> int:
-        """Lines of products follow each other, those of the next point at once; the last tile may run over."""
-        tile = self.winograd.direct.tile
-        return (self.winograd.points * tiles + tile.rows) * tile.columns * self.compute_bytes
-
     @property
     def _sums_bytes(self) -> int:
         """Rows of sums to which tiles of one row add something."""
