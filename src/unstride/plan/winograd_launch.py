@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from heapq import heapreplace
 from itertools import accumulate, pairwise, product
 from math import prod
 from operator import itemgetter
@@ -36,6 +37,7 @@ _PIECES = 12  # of a single line of tiles: so many numbers of them are tried
 _MOST_SCRATCH = 8 * 2**20 - 2**17  # of one thread
 _LOADS = 1.0  # rows in whose time a tile loads its weights
 _NEARER = 1.5  # how much faster than memory the last cache is
+_FEW = 32  # tasks whose turns are played through
 _GUARD = 8000.0  # cycles: of asking what was left to the direct kernel, and of the second wait for all threads
 
 
@@ -47,6 +49,14 @@ class Units:
     v_tiles: int
     x_tiles: int
     count: int
+
+
+def _last_end(tasks: Iterable[float], threads: int) -> float:
+    """When the last thread ends if each takes the next task as soon as it is free."""
+    ends = [0.0] * threads
+    for cycles in tasks:
+        heapreplace(ends, ends[0] + cycles)
+    return max(ends)
 
 
 class WinogradLaunch(LaunchBuilder):
@@ -211,6 +221,10 @@ class WinogradLaunch(LaunchBuilder):
         heights = {min(v, tiles_v) for v in range(1, 7)} | {-(-tiles_v // pieces) for pieces in range(1, 17)}
         rows = sorted({even_share(tiles_v, height) for height in heights})
         shapes = [(1, v, x) for v in rows for x in widths]
+        if self.problem.data_layout == "NXC":
+            # Where units are few, two halves of a row keep two threads equally busy. Channel-major rows stay whole.
+            half = -(-x_tiles // 2)
+            shapes += [(1, v, half) for v in rows if -(-tiles_v // v) * -(-tiles_x // half) * self.batch <= _FEW]
         shapes += [
             (images, tiles_v, x_tiles) for images in dict.fromkeys(min(n, self.batch) for n in IMAGES) if images > 1
         ]
@@ -278,20 +292,40 @@ class WinogradLaunch(LaunchBuilder):
         """
         before, products, after = self._costs(units)
         share = self._tiles_of(units) / self._tiles
+        sizes = self._sizes(units) if units.count <= _FEW else []
 
         def slowest(blocks: tuple[int, ...]) -> float:
             panels = after + self._multiplying(units, products, len(blocks))
+            if units.count * len(blocks) <= _FEW:
+                by_block = [(before + panels * part) / self._tiles for part in self._shares(blocks)]
+                return _last_end((cycles * tiles for cycles in by_block for tiles in sizes), threads)
             each = (before + panels / len(blocks)) / units.count
-            most = (before + panels * self._largest_share(blocks)) * share
+            most = (before + panels * max(self._shares(blocks))) * share
             return (-(-units.count * len(blocks) // threads) - 1) * each + most
 
-        choices = dict.fromkeys(self._panel_blocks(count) for count in range(1, 4 * threads + 1))
-        return min(((slowest(blocks), blocks) for blocks in choices), key=itemgetter(0))
+        return min(((slowest(blocks), blocks) for blocks in self._choices[threads]), key=itemgetter(0))
 
-    def _largest_share(self, blocks: tuple[int, ...]) -> float:
-        """Of all columns, the share of the largest block of panels."""
+    @lazy
+    def _choices(self) -> dict[int, list[tuple[int, ...]]]:
+        """Ways to cut the panels, by the number of threads: those that are asked for."""
+        return {
+            threads: list(dict.fromkeys(self._panel_blocks(count) for count in range(1, 4 * threads + 1)))
+            for threads in {2, self.threads}
+        }
+
+    def _shares(self, blocks: tuple[int, ...]) -> list[float]:
+        """The share of all columns of each block of panels."""
         vectors = self._vectors_before
-        return max(vectors[end] - vectors[start] for start, end in pairwise((0, *blocks))) / vectors[-1]
+        return [(vectors[end] - vectors[start]) / vectors[-1] for start, end in pairwise((0, *blocks))]
+
+    def _sizes(self, units: Units) -> list[int]:
+        """Tiles of the units, in the order in which they are taken."""
+        tiles_v, tiles_x = self._tiles_by_axis()
+        blocks = -(-tiles_v // units.v_tiles)
+        images = [min(units.images, self.batch - n) for n in range(0, self.batch, units.images)]
+        rows = [(tiles_v + i) // blocks for i in reversed(range(blocks))]
+        columns = [min(units.x_tiles, tiles_x - x) for x in range(0, tiles_x, units.x_tiles)]
+        return [n * v * x * self._spread for n in images for v in rows for x in columns] * self.outer_positions
 
     @lazy
     def _vectors_before(self) -> list[int]:
