@@ -52,8 +52,8 @@ _STRIP_BYTES = 32 * 1024  # of the source lines of a box, and the next channel's
 # a plane, beside their vectors. Fits to random layers: whole lines in one pass, in two, and vectors of half a line.
 _IN_ONE_PASS = (3.0, 1.0, 5.0, 4.0, 4.0, 25.0)
 _IN_TWO_PASSES = (4.0, 1.4, 7.0, 7.0, 4.0, 90.0)
-_IN_HALVES = (1.9, 0.9, 4.0, 2.8, 5.0, 90.0)
-_LISTING = 50.0  # cycles of a position of the outer axes, whatever its channels
+_IN_HALVES = (2.2, 0.8, 3.6, 2.0, 7.5, 115.0)
+_LISTING = 250.0  # cycles of a position of the outer axes, whatever its channels
 _MOST_POSITIONS = 256  # of the outer axes that a task visits
 # Of results that are on their way past the caches, at most, and so many at a time that memory can take them meanwhile.
 _STAGE_BYTES, _BURST_BYTES = 16 * 1024, 4 * 1024
