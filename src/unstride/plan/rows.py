@@ -29,7 +29,8 @@ _MOST_TAPS = 96  # along x: all are written out
 _SHARING = 8  # sums that share a weight: the registers of every ISA have room for them
 _BANKS_BYTES, _MANY_ROWS = 512, 6  # pixels so far apart, and kernel rows so many, that their lines meet in few banks
 _BOX_BYTES = 256 * 1024  # of the results of one row of a box
-_STAGE_BYTES, _STAGE_SHARE = 8 * 1024, 8  # of results on their way past the caches: so many, at most an 8th of L2
+# Of results on their way past the caches: so many, or what is computed together; at most an 8th of L2.
+_STAGE_BYTES, _STAGE_SHARE = 8 * 1024, 8
 # Cycles: of a result row, of a vector that is stored or loaded, and of a product; a fit to random layers.
 _ROW, _STORE, _LOAD, _PRODUCT = 60.0, 5.0, 2.8, 0.25
 _HIDDEN, _WAITS = 0.7, 1.0  # how much of that, where many products hide the loads, and where few do
@@ -164,9 +165,11 @@ class RowsLaunch(LineLaunch[RowsPlan]):
         """
         if not self.streams or self._result_bytes <= 0.9 * self.machine.last_bytes or len(grid.panel_blocks) > 1:
             return 0
-        room = min(_STAGE_BYTES, self.machine.l2_bytes // _STAGE_SHARE) // self._position_bytes
         together = positions_at_once(self.x.phases)
-        return min(grid.x_unit, room // together * together)
+        most, least = self.machine.l2_bytes // _STAGE_SHARE, together * self._position_bytes
+        if least > most:
+            return 0
+        return min(grid.x_unit, max(1, min(_STAGE_BYTES, most) // least) * together)
 
     @property
     def _position_bytes(self) -> int:
