@@ -150,6 +150,7 @@ class _Sweep:
         self.all_bias = e.ptr(self.job.int(Job.BIAS), numbers.computed)
         slope = self.activation == "leaky_relu"
         self.slope = slope_vector(e, self.job, Job.SLOPE_BITS, numbers) if slope else None
+        self.ahead = self.job.int(Job.AHEAD) > self.stream  # not of lines that go past the caches
         room = sums_at_once(numbers.isa)
         positions, start = positions_at_once(self.axis, self.vectors), low
         while positions:
@@ -224,6 +225,9 @@ class _Sweep:
                 for place, r in enumerate(residues)
                 for v, channel in enumerate(self.channels)
             ]
+            with e.when(self.ahead):
+                for to, _ in lines:
+                    e.fetch(to + self.result_pixel * (count * step))
             self.numbers.store_lines(e, lines, 1, self.stream)
             return
         for place, r in enumerate(residues):

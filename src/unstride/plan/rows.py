@@ -31,6 +31,8 @@ _BANKS_BYTES, _MANY_ROWS = 512, 6  # pixels so far apart, and kernel rows so man
 _BOX_BYTES = 256 * 1024  # of the results of one row of a box
 # Of results on their way past the caches: so many, or what is computed together; at most an 8th of L2.
 _STAGE_BYTES, _STAGE_SHARE = 8 * 1024, 8
+# Of the last cache: where it no longer has all lines of a result when they are written, and where it keeps none.
+_AHEAD, _KEPT = 0.5, 0.9
 # Cycles: of a result row, of a vector that is stored or loaded, and of a product; a fit to random layers.
 _ROW, _STORE, _LOAD, _PRODUCT = 60.0, 5.0, 2.8, 0.25
 _HIDDEN, _WAITS = 0.7, 1.0  # how much of that, where many products hide the loads, and where few do
@@ -163,7 +165,7 @@ class RowsLaunch(LineLaunch[RowsPlan]):
 
         That is another copy, which gains where the last cache would not keep the result beside all else.
         """
-        if not self.streams or self._result_bytes <= 0.9 * self.machine.last_bytes or len(grid.panel_blocks) > 1:
+        if not self.streams or self._result_bytes <= _KEPT * self.machine.last_bytes or len(grid.panel_blocks) > 1:
             return 0
         together = positions_at_once(self.x.phases)
         most, least = self.machine.l2_bytes // _STAGE_SHARE, together * self._position_bytes
@@ -186,4 +188,6 @@ class RowsLaunch(LineLaunch[RowsPlan]):
 
     def _own_fields(self, grid: Grid) -> dict[Job, int]:
         low, high = self._inside
-        return {Job.INSIDE_LOW: low, Job.INSIDE_HIGH: high, Job.STAGE: self._stage(grid)}
+        cache = self.machine.last_bytes
+        ahead = _AHEAD * cache < self._result_bytes <= _KEPT * cache
+        return {Job.INSIDE_LOW: low, Job.INSIDE_HIGH: high, Job.STAGE: self._stage(grid), Job.AHEAD: int(ahead)}
