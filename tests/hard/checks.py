@@ -82,7 +82,7 @@ FAMILIES = (
     Family("direct f16 nxc *2 banded", "banded", "NXC", channels=_EVEN_DEEP, dtype="f16", weight=2),
     Family("direct f32 ncx * overlapping", "overlap", "NCX", "standard", _FEW, weight=4),
     Family("folded f32 *", "folded", "NCX", "standard", _FEW, weight=3),
-    Family("spread f32 none scatter k3 s2 d1", "spread", "NCX", "standard", _SPREAD, weight=2),
+    Family("spread f32 none scatter k3 s2 d1 rows k3 s2 d1", "spread", "NCX", "standard", _SPREAD, weight=2),
     Family("spread f32 none scatter k9 s8 d1", "spread", "NCX", "standard", _SPREAD, weight=2),
     Family("rows f32 none scatter k3 s2 d1", "rows", "NXC", channels=_DEPTHWISE, weight=2),
     Family("depthwise f32 nxc *", "direct", "NXC", channels=_DEPTHWISE),
@@ -244,12 +244,19 @@ def _long_lines(rng: Random) -> Problem:
 
 
 def _for_spread(rng: Random, key: str) -> Problem:
-    """The last axis of the family, with rows of every length; any phases and borders of one to three other axes."""
+    """The last axis of the family, with rows of every length; any phases and borders of one to three other axes.
+
+    The one before the last is that of the family, if it has one. Otherwise `spread` wants so large a stride that taps
+    along it are listed.
+    """
     k, s = (int(word[1:]) for word in key.split()[4:6])
     x, b = rng.randint(1, rng.choice((9, 40, 330))), rng.randint(-s - 1, k + 1)
     axes = [(x, k, s, b, max(1, s * (x - 1) + k - b + rng.randint(-s - 1, s + 1)))]
-    for _ in range(rng.choice((0, 1, 1, 1, 2, 2, 3))):
+    rows = [int(word[1:]) for word in key.partition(" rows ")[2].split()[:2]]
+    for index in range(rng.choice((1, 1, 1, 2, 2, 3) if rows else (0, 1, 1, 1, 2, 2, 3))):
         size, kernel, stride, begin = rng.randint(1, 6), rng.randint(1, 4), rng.randint(1, 3), rng.randint(-2, 2)
+        if index == 0 and key.startswith("spread"):
+            size, (kernel, stride) = rng.randint(1, 9), rows or (rng.randint(1, 9), rng.randint(5, 6))
         axes.insert(0, (size, kernel, stride, begin, rng.randint(1, stride * size + kernel + 1)))
     sizes, kernels, strides, begins, results = ("x".join(map(str, column)) for column in zip(*axes, strict=True))
     ones = "x".join("1" for _ in axes)

@@ -135,7 +135,7 @@ REASONS = (
     ),
     (
         "spread* rows_*",
-        "end = self.high if periods == 1 else (self.high + (step // 2 - 1)) // step * step",
+        "end = (self.positions + (long // 2 - 1)) // long * long if most > 1 else self.positions",
         "what is left is done at once, or in single periods",
     ),
     (
