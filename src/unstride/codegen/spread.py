@@ -19,7 +19,7 @@ from unstride.plan.across import SLACK
 from unstride.plan.job import Job, Panel
 from unstride.plan.machine import LINE_BYTES
 from unstride.plan.phases import AxisPhases, axis_phases
-from unstride.plan.spread import SpreadPlan, is_woven, may_stage
+from unstride.plan.spread import SpreadPlan, is_woven
 
 __all__ = ["SpreadFamily"]
 
@@ -77,7 +77,7 @@ class _Driver(LineStrip):
         axis, rows, self.written = family.axis, family.rows, family.along_v is not None
         rotations = axis.result_step if is_woven(axis) else 1
         self.variants = [SpreadRows(module, numbers, family.activation, axis, rows, r) for r in range(rotations)]
-        if may_stage(numbers.isa):
+        if numbers.isa.streams:
             self.stream = emit_stream(module, numbers)
         super().__init__(module, numbers, axis.source_step)
 
@@ -92,12 +92,8 @@ class _Driver(LineStrip):
         run = (self.plan + self.get(Job.PANELS)).int(Panel.RUN)
         slack = SLACK * self.numbers.lanes
         self.apart = run * self.channel_pitch + slack
-        for side in (1, 2):
-            e.call(
-                self.zero,
-                self.strip + (self.apart * side - SLACK * self.numbers.lanes),
-                e.int(SLACK * self.numbers.lanes),
-            )
+        for end in (self.apart, self.apart * 2):
+            e.call(self.zero, self.strip + (end - slack), e.int(slack))
         for image in e.range(self.images):
             self._channels(self.n0 + image)
         self.done()
@@ -242,7 +238,7 @@ class _Driver(LineStrip):
         whole = (self.high - self.low).equals(self.get(Job.RESULT_X_SIZE))
         end = (top + rows - 1) * stride + self.high
         limit = e.select(whole, end, 0)
-        if not may_stage(self.numbers.isa):
+        if not self.numbers.isa.streams:
             self._rows(panel, phase, result, limit)
             return
         streamed = e.b.and_(self.get(Job.STREAM).differs(0), rows > 0)

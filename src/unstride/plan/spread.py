@@ -36,7 +36,6 @@ __all__ = [
     "SpreadPlan",
     "has_long_tables",
     "is_woven",
-    "may_stage",
     "patterns",
     "plan_spread",
     "row_lists",
@@ -185,11 +184,6 @@ def plan_spread(structure: Structure, isa: ISA) -> SpreadPlan | None:
         f"{reduce} channel{'s' * (reduce > 1)} a group: pixels are spread over the lanes of their results",
         writes_rows,
     )
-
-
-def may_stage(isa: ISA) -> bool:
-    """Whether results may go past the caches, by way of a stage."""
-    return isa.streams
 
 
 def has_long_tables(structure: Structure) -> bool:
