@@ -139,6 +139,31 @@ REASONS = (
         "what is left is done at once, or in single periods",
     ),
     (
+        "spread* rows_*",
+        "return _Target(taps, tests, self.result + offset, e.max(self.high, self.limit - offset))",
+        "the end of every row is stored in parts",
+    ),
+    (
+        "spread* rows_*",
+        "with self.e.either(self.positions <= periods * period) as (short, long):",
+        "a row takes a longer turn than it needs",
+    ),
+    (
+        "spread* run",
+        "return n_block * self.get(Job.IMAGES_PER_UNIT), v, x, rest",
+        "a unit is one image",
+    ),
+    (
+        "spread* apart",
+        "for i in e.range(start, stop, lanes):",
+        "the elements around the ends of a row are one vector on either side",
+    ),
+    (
+        "rows* sweep",
+        "with e.when(e.b.and_(at >= 0, at < self.result_size)):",
+        "the first phase of the last position exists, or that would not be visited",
+    ),
+    (
         "winograd* pack",
         "row.append(e.b.select(step < 0, zero, value))",
         "the kernel's first element is never this tap of a phase",

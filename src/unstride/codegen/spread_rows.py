@@ -6,6 +6,7 @@ A few rows at once, in one turn if they are short. What a turn stores beyond the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import itemgetter
@@ -30,11 +31,11 @@ _ROWS = 4  # that are summed at once, if they are short
 
 @dataclass(frozen=True)
 class _Target:
-    """A result row: its taps, by source row and kernel row; whether there is such a row, and where; how many elements
-    may be stored from its first on."""
+    """A result row: its taps, by source row and kernel row; what must hold for it to exist, and where it is; how many
+    elements may be stored from its first on."""
 
     taps: list[tuple[int, int]]
-    exists: Any
+    tests: list[Any]
     line: Ptr
     over: Int
 
@@ -160,9 +161,15 @@ class SpreadRows:
         further, r = divmod(index, self.rows.result_step)
         first = further * self.rows.source_step - self.rows.first
         taps = [(first + tap.a, tap.k) for phase in self.rows.phases if phase.r == r for tap in phase.taps]
-        offset = row * self.stride
-        exists = e.b.and_(row >= 0, row < self.size)
-        return _Target(taps, exists, self.result + offset, e.max(self.high, self.limit - offset))
+        offset, last = row * self.stride, self.together * self.rows.result_step - 1
+        # A position is visited for a row that exists: only those before its last may come too early, and of the last
+        # position those behind its first too late.
+        tests = []
+        if not self.written or index < self.rows.result_step - 1:
+            tests.append(row >= 0)
+        if not self.written or index > last - (self.rows.result_step - 1):
+            tests.append(row < self.size)
+        return _Target(taps, tests, self.result + offset, e.max(self.high, self.limit - offset))
 
     def _turn(self, x: Int, periods: int, targets: list[_Target]) -> None:
         """So many periods, from position x on, of the rows of a few phases."""
@@ -181,7 +188,9 @@ class SpreadRows:
         for i, target in enumerate(targets):
             ordered = sums.in_order([e.b.fadd(total, self.bias) for total in totals[i * count : (i + 1) * count]])
             done = [activate(e, self.activation, value, self.slope) for value in ordered]
-            with e.when(target.exists):
+            with ExitStack() as exists:
+                for test in target.tests:
+                    exists.enter_context(e.when(test))
                 self._store(target, x * self.axis.result_step, done)
 
     def _store(self, row: _Target, t: Int, done: list[Any]) -> None:
