@@ -104,11 +104,6 @@ REASONS = (
         "a result goes past the caches, or does not",
     ),
     (
-        "spread* run",
-        "streamed = e.b.and_(self.get(Job.STREAM).differs(0), rows > 0)",
-        "a result goes past the caches, or does not",
-    ),
-    (
         "rows* stream",
         "head = e.min(((0 - address) & (LINE_BYTES - 1)) // size, count)",
         "a pixel is at least one line, which is more than its head; what is not streamed is stored",
@@ -136,17 +131,17 @@ REASONS = (
     (
         "spread* rows_*",
         "end = (self.positions + (long // 2 - 1)) // long * long if most > 1 else self.positions",
-        "what is left is done at once, or in single periods",
+        "what is left is done at once, or in half a turn",
     ),
     (
         "spread* rows_*",
-        "return _Target(taps, tests, self.result + offset, e.max(self.high, self.limit - offset))",
-        "the end of every row is stored in parts",
+        "self.numbers.store_between(target, i * lanes, value, start, high)",
+        "one of several turns ends with its row: what does not exist there is in its last vector",
     ),
     (
-        "spread* rows_*",
-        "with self.e.either(self.positions <= periods * period) as (short, long):",
-        "a row takes a longer turn than it needs",
+        "spread* run",
+        "several = e.b.and_(self.positions > 1, index + 1 < end)",
+        "the last channel, or one that stays, is filled in again, into the other strip",
     ),
     (
         "spread* run",
@@ -157,11 +152,6 @@ REASONS = (
         "spread* apart",
         "for i in e.range(start, stop, lanes):",
         "the elements around the ends of a row are one vector on either side",
-    ),
-    (
-        "rows* sweep",
-        "with e.when(e.b.and_(at >= 0, at < self.result_size)):",
-        "the first phase of the last position exists, or that would not be visited",
     ),
     (
         "winograd* pack",

@@ -13,8 +13,9 @@ Changes that cannot matter, whatever the code is for, are not planted:
 * a prefetch may fetch anything, also one whose address is handed on (NEXT); the lanes of a sum over lanes may come in
   any order;
 * the choice among ways that give the same numbers (`tile_*`: are all columns stored? `transpose_*`: which block fits?
-  `line_*`: which width holds what is left? `weave`: whole blocks, or by element? `rows_*`: is a turn between `low` and
-  `high`, so that it needs no mask?), and the last block of a transposition, which may be done twice;
+  `line_*`: which width holds what is left? `weave`: whole blocks, or by element? `rows_*`: is a row short enough for
+  one turn of so many periods? does a turn end where something may be stored, so that it needs no mask?), and the last
+  block of a transposition, which may be done twice;
 * `zero`, `padded`, `weave` and `sum` may run over, by contract; a turn of `rows_*` beyond the row stores nothing;
 * the pitch of lines in scratch, rounded up to vectors, and the slack added to it: any that all sides share, and that is
   long enough, is right.
@@ -192,7 +193,7 @@ def _changed(scope: _Scope, line: str, before: str, after: str) -> Iterator[tupl
     chooses = scope.starts_with("tile_", "transpose_", "line_", "weave")  # between ways that give the same numbers
     if (match := _COMPARE.search(line)) and match[1] in _RELAXED:
         yield from _bounds(scope, line, match, before, after)
-    if match := _SELECT.search(line):
+    if (match := _SELECT.search(line)) and not _only_asked_inside(scope, line):
         yield "bound", line.replace(match[0], match[1] + match[4] + match[3] + match[2], 1)
     if (match := _GEP.search(line)) and not _says_height(scope, line):
         yield "offset", line.replace(match[0], f"{match[1]}{int(match[2]) + 1}", 1)
@@ -244,9 +245,22 @@ def _bounds(scope: _Scope, line: str, match: re.Match[str], before: str, after: 
 
 
 def _asks_inside(scope: _Scope, name: str) -> bool:
-    """Whether a value compares a turn of a row with the ends of the row (arguments 9 and 10 of `rows_*`)."""
+    """Whether a value compares a turn of a row with where the row ends or may be stored to (arguments 9 and 10 of
+    `rows_*`, or the larger of 10 and another), or the length of the row with that of a turn, which is constant."""
     compared = _COMPARE.search(scope.made.get(name, ""))
-    return scope.starts_with("rows_") and bool(compared and {"%a9", "%a10"} & {compared[2], compared[3]})
+    if not (compared and scope.starts_with("rows_")):
+        return False
+    ends = {compared[2], compared[3]}
+    larger = (_SELECT.search(scope.made.get(end, "")) for end in ends)
+    whole_row = compared[1] == "sle" and re.fullmatch(r"[1-9]\d*", compared[3])
+    return bool({"%a9", "%a10"} & ends or any(m and "%a10" in (m[2], m[4]) for m in larger) or whole_row)
+
+
+def _only_asked_inside(scope: _Scope, line: str) -> bool:
+    """Whether a value only serves such comparisons."""
+    name = _NAME.match(line)
+    users = [_NAME.match(use) for use in scope.uses(name[1])] if name else []
+    return bool(users) and all(user and _asks_inside(scope, user[1]) for user in users)
 
 
 def _counted(scope: _Scope, more: str, less: str) -> bool:

@@ -7,6 +7,7 @@ where the result is large: parts of a row wait on a stage, from which whole line
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
@@ -232,7 +233,12 @@ class _Sweep:
             return
         for place, r in enumerate(residues):
             at = x * step + r - self.begin
-            with e.when(e.b.and_(at >= 0, at < self.result_size)):
+            with ExitStack() as exists:
+                # A position is visited for a result that exists: its last is not too early, nor its first too late.
+                if r < step - 1:
+                    exists.enter_context(e.when(at >= 0))
+                if r > 0:
+                    exists.enter_context(e.when(at < self.result_size))
                 for v, channel in enumerate(self.channels):
                     self.numbers.store(target + self.result_pixel * r + channel, 0, done[place * vectors + v])
 

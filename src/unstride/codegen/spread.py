@@ -241,7 +241,7 @@ class _Driver(LineStrip):
         if not self.numbers.isa.streams:
             self._rows(panel, phase, result, limit)
             return
-        streamed = e.b.and_(self.get(Job.STREAM).differs(0), rows > 0)
+        streamed = self.get(Job.STREAM).differs(0)
         first, stage = top * stride + self.low, self.out.as_type(self.numbers.stored)
         start = stage + (0 - first)
         to = Ptr(e, e.b.select(streamed, start.value, result.value), self.numbers.stored)

@@ -136,17 +136,18 @@ class SpreadRows:
                 self._in_one_turn(longer, period, otherwise)
 
     def _in_turns(self, most: int, period: int) -> None:
-        """Turns of so many periods, then of one."""
-        e, long = self.e, most * period
-        # What is left is best done at once, even if half of it is not there.
+        """Turns of so many periods, and one of half as many for what is left."""
+        e, long, half = self.e, most * period, (most + 1) // 2
+        # More than that is best done at once, even if not all of it is there.
         end = (self.positions + (long // 2 - 1)) // long * long if most > 1 else self.positions
         for targets in self._targets(most, 2):
             # Beyond the end of a row, but not if the next one has been started.
             targets = [replace(target, over=self.high) for target in targets[:-1]] + targets[-1:]
-            for periods, start, stop in [(most, e.int(0), end), (1, end, self.positions)][: 2 if most > 1 else 1]:
-                length = periods * period
-                for x in e.range(start, stop, length, inner=True):
-                    self._turn(e.min(x, self.positions - length), periods, targets)
+            for x in e.range(0, end, long, inner=True):
+                self._turn(e.min(x, self.positions - long), most, targets)
+            if most > 1:
+                with e.when(end < self.positions):
+                    self._turn(self.positions - half * period, half, targets)
 
     def _targets(self, periods: int, most: int) -> Iterator[list[_Target]]:
         """As many rows at a time as there is room for their sums."""
@@ -208,7 +209,9 @@ class SpreadRows:
                     self.numbers.store(target, i * lanes, value)
             with otherwise:
                 for i, value in enumerate(done):
-                    self.numbers.store_between(target, i * lanes, value, low, high)
+                    # What does not exist before a row's first element is less than a period of phases.
+                    start = low if i * lanes < self.axis.result_step else e.int(i * lanes)
+                    self.numbers.store_between(target, i * lanes, value, start, high)
 
 
 class _Permuted:
