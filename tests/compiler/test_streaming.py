@@ -85,6 +85,28 @@ def test_depthwise_rows_wait_on_a_stage_part_by_part(isa: str, groups: int) -> N
         np.testing.assert_array_equal(result, reference(problem, data, filter), err_msg=str(on_a_line))
 
 
+@pytest.mark.parametrize("dtype", ["f32", "f16", "f64"])
+@pytest.mark.parametrize("isa", ["avx2", "avx512"])
+def test_planes_of_a_channel_are_streamed_as_one_run(isa: str, dtype: str) -> None:
+    """Bursts whose ends are no ends of lines, after each other, and after a gap where another task writes."""
+    if host().isa.name not in ("avx512", isa):
+        pytest.skip(f"this processor is {host().isa.name}")
+    line = f"scatter {dtype} NCX GIOX n2 g3 i1 o1 x5x21x33 k3x3x3 s2x2x2 d1x1x1 b1x1x1 y9x41x65"
+    problem, machine = Problem.parse(line), Machine(ISAS[isa], 2, last_bytes=0)
+    draw = np.random.default_rng(0)
+    data = draw.integers(-2, 3, problem.data_shape).astype(DTYPES[dtype])
+    filter = draw.integers(-1, 2, problem.filter_shape).astype(DTYPES[dtype])
+    weights = pack(problem.structure, machine, filter, None)
+    step = weights.program.step_of("spread", problem, 2)
+    assert 0 < step.launch.fields[Job.STAGE] < step.launch.fields[Job.V_UNIT]
+    expected = reference(problem, data, filter).astype(float)
+    for on_a_line in (True, False):
+        result = allocated(problem.result_shape, problem.dtype, on_a_line=on_a_line)
+        result[...] = np.nan
+        weights.launch(step, data, result)
+        np.testing.assert_array_equal(result.astype(float), expected, err_msg=str(on_a_line))
+
+
 def test_only_results_that_no_cache_keeps_are_streamed() -> None:
     small = Problem.parse(LINES[0])
     for problem, streamed in ((small, 0), (replace(small, batch=3000), 1)):

@@ -224,7 +224,7 @@ class Apart(Room):
         after = None
         if self.in_place and _is_code_of(_IN_PLACE[self.in_place], task):
             after = untouched
-        elif job[Job.STAGE] and job[Job.RESULT_X_STRIDE] * self.element_bytes % LINE_BYTES:
+        elif (pixel := job[Job.RESULT_X_STRIDE]) > 1 and job[Job.STAGE] and pixel * self.element_bytes % LINE_BYTES:
             after = staged  # row by row: pixels that are not whole lines go past the caches by way of a stage
         _one_by_one(task, arg, tasks, threads, self.rng, slots, [span], after)
         span.finish("result")

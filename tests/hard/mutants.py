@@ -140,6 +140,11 @@ REASONS = (
     ),
     (
         "spread* run",
+        "with e.when(address.differs(self.following.get())):",
+        "what waits is stored, and the rest of its line by itself",
+    ),
+    (
+        "spread* run",
         "several = e.b.and_(self.positions > 1, index + 1 < end)",
         "the last channel, or one that stays, is filled in again, into the other strip",
     ),

@@ -14,7 +14,7 @@ from unstride.codegen.emit import I64, Callee, Int, Ptr, size_of
 from unstride.codegen.line_strip import LineStrip
 from unstride.codegen.numbers import Numbers
 from unstride.codegen.spread_rows import SpreadRows
-from unstride.codegen.strips import emit_stream
+from unstride.codegen.strips import before_and_in_lines, emit_stream
 from unstride.plan.across import SLACK
 from unstride.plan.job import Job, Panel
 from unstride.plan.machine import LINE_BYTES
@@ -78,7 +78,7 @@ class _Driver(LineStrip):
         rotations = axis.result_step if is_woven(axis) else 1
         self.variants = [SpreadRows(module, numbers, family.activation, axis, rows, r) for r in range(rotations)]
         if numbers.isa.streams:
-            self.stream = emit_stream(module, numbers)
+            self.stream = emit_stream(module, numbers, whole=True)
         super().__init__(module, numbers, axis.source_step)
 
     def emit(self) -> None:
@@ -94,8 +94,12 @@ class _Driver(LineStrip):
         self.apart = run * self.channel_pitch + slack
         for end in (self.apart, self.apart * 2):
             e.call(self.zero, self.strip + (end - slack), e.int(slack))
+        # Elements that wait on the stage for the rest of their line, and the address that it has.
+        self.waiting, self.following = e.var(0), e.var(0)
         for image in e.range(self.images):
             self._channels(self.n0 + image)
+        if self.numbers.isa.streams:
+            self._put_what_waits()
         self.done()
 
     def _channels(self, image: Int) -> None:
@@ -230,29 +234,64 @@ class _Driver(LineStrip):
 
     def _plane(self, panel: Ptr, phase: Int, result: Ptr) -> None:
         """The box's rows of one outer phase: where they belong, or by way of a stage that is streamed there."""
-        e, stride = self.e, self.get(Job.RESULT_V_STRIDE)
-        step, begin = self.get(Job.RESULT_V_STEP), self.get(Job.RESULT_V_BEGIN)
-        top = e.max(self.v0 * step - begin, 0)
-        rows = e.min(self.v1 * step - begin, self.get(Job.RESULT_V_SIZE)) - top
+        e, positions = self.e, (self.v0, self.v1)
         # Where rows follow each other, what is too much at the end of one is overwritten by the next.
         whole = (self.high - self.low).equals(self.get(Job.RESULT_X_SIZE))
-        end = (top + rows - 1) * stride + self.high
-        limit = e.select(whole, end, 0)
+        limit = e.select(whole, self._run(*positions)[1], 0)
         if not self.numbers.isa.streams:
-            self._rows(panel, phase, result, limit)
+            self._rows(panel, phase, result, positions, limit)
             return
-        streamed = self.get(Job.STREAM).differs(0)
-        first, stage = top * stride + self.low, self.out.as_type(self.numbers.stored)
-        start = stage + (0 - first)
-        to = Ptr(e, e.b.select(streamed, start.value, result.value), self.numbers.stored)
-        self._rows(panel, phase, to, limit)
-        with e.when(streamed):
-            e.call(self.stream, result + first, stage, end - first)
+        with e.either(self.get(Job.STAGE).equals(0)) as (at_once, staged):
+            with at_once:
+                self._rows(panel, phase, result, positions, limit)
+            with staged:
+                few = self.get(Job.STAGE)
+                for turn in e.range((self.v1 - self.v0 + (few - 1)) // few):
+                    v = self.v0 + turn * few
+                    self._burst(panel, phase, result, (v, e.min(v + few, self.v1)))
 
-    def _rows(self, panel: Ptr, phase: Int, result: Ptr, limit: Int) -> None:
+    def _run(self, v0: Int, v1: Int) -> tuple[Int, Int]:
+        """The first and the end of the results of some positions of a plane, if these are one run of memory."""
+        e, stride = self.e, self.get(Job.RESULT_V_STRIDE)
+        step, begin = self.get(Job.RESULT_V_STEP), self.get(Job.RESULT_V_BEGIN)
+        top = e.max(v0 * step - begin, 0)
+        bottom = e.min(v1 * step - begin, self.get(Job.RESULT_V_SIZE)) - 1
+        return top * stride + self.low, bottom * stride + self.high
+
+    def _burst(self, panel: Ptr, phase: Int, result: Ptr, positions: tuple[Int, Int]) -> None:
+        """A few rows, which go past the caches in whole lines; what is left of the last one waits for what follows it:
+        memory takes parts of lines slowly, and all that is written after them waits."""
+        e, stage, size = self.e, self.out.as_type(self.numbers.stored), size_of(self.numbers.stored)
+        first, end = self._run(*positions)
+        address = Int(e, e.b.ptrtoint((result + first).value, I64))
+        with e.when(address.differs(self.following.get())):
+            self._put_what_waits()
+        waiting = self.waiting.get()
+        self._rows(panel, phase, stage + (waiting - first), positions, end)
+        target, count = result + (first - waiting), end - first + waiting
+        e.call(self.stream, target, stage, count)
+        head, lines = before_and_in_lines(target, count)
+        lanes = self.numbers.isa.vector_bytes // size
+        left = [(stage + (head + lines)).load(i, lanes) for i in range(0, LINE_BYTES // size, lanes)]
+        for i, value in enumerate(left):
+            stage.store(i * lanes, value)
+        self.waiting.set(count - head - lines)
+        self.following.set(address + (end - first) * size)
+
+    def _put_what_waits(self) -> None:
+        """Store the part of a line that nothing followed."""
+        e, stage, size = self.e, self.out.as_type(self.numbers.stored), size_of(self.numbers.stored)
+        count = self.waiting.get()
+        target = e.ptr(self.following.get() - count * size, self.numbers.stored)
+        for i in e.range(count):
+            target.store(i, stage.load(i))
+        self.waiting.set(0)
+
+    def _rows(self, panel: Ptr, phase: Int, result: Ptr, positions: tuple[Int, Int], limit: Int) -> None:
         e, heads = self.e, self.heads + phase * self.lists_per_phase * 2
         weights = e.ptr(self.get(Job.WEIGHTS), self.numbers.computed) + panel.int(Panel.WEIGHTS)
         bias = e.ptr(self.get(Job.BIAS), self.numbers.computed) + panel.int(Panel.BIAS)
         kernel_pitch = panel.int(Panel.RUN) * self.variants[0].width
-        sizes = (self.v0, self.v1, self.low, self.high, limit, self.row_pitch, self.part_pitch, kernel_pitch)
-        e.call(self.rows_function, result, self.strip, heads, self.taps, weights, bias, self.job, *sizes)
+        source = self.strip + (positions[0] - self.v0) * self.get(Job.SOURCE_V_STEP) * self.row_pitch
+        sizes = (*positions, self.low, self.high, limit, self.row_pitch, self.part_pitch, kernel_pitch)
+        e.call(self.rows_function, result, source, heads, self.taps, weights, bias, self.job, *sizes)

@@ -15,6 +15,7 @@ from unstride.codegen.numbers import Numbers, constant
 from unstride.plan.machine import LINE_BYTES
 
 __all__ = [
+    "before_and_in_lines",
     "emit_apart",
     "emit_copy",
     "emit_narrow",
@@ -171,19 +172,17 @@ def emit_narrow(module: Any, numbers: Numbers) -> Any:
     return e.function
 
 
-def emit_stream(module: Any, numbers: Numbers) -> Any:
+def emit_stream(module: Any, numbers: Numbers, *, whole: bool = False) -> Any:
     """stream(target, source, count): stored elements, whole lines of the target past the caches.
 
-    Where the machine has no such stores, it is a copy.
+    Where the machine has no such stores, it is a copy. With `whole`, a last line that is not whole is left out.
     """
     e = Emitter(module, "stream", [PTR, PTR, I64], internal=True)
     target = e.arg_ptr(0, numbers.stored, noalias=True)
     source = e.arg_ptr(1, numbers.stored, noalias=True)
     count, size = e.arg_int(2), size_of(numbers.stored)
     lanes = numbers.isa.vector_bytes // size
-    address = Int(e, e.b.ptrtoint(target.value, I64))
-    head = e.min(((0 - address) & (LINE_BYTES - 1)) // size, count)
-    lines = (count - head) & -(LINE_BYTES // size)
+    head, lines = before_and_in_lines(target, count)
 
     def keep(first: Int, number: Int) -> None:
         for i, width in in_vectors(e, number, min(4, lanes)):
@@ -192,9 +191,18 @@ def emit_stream(module: Any, numbers: Numbers) -> Any:
     keep(e.int(0), head)
     for i in e.range(head, head + lines, lanes):
         (target.stream if numbers.isa.streams else target.store)(i, source.load(i, lanes))
-    keep(head + lines, count - head - lines)
+    if not whole:
+        keep(head + lines, count - head - lines)
     e.ret()
     return e.function
+
+
+def before_and_in_lines(target: Ptr, count: Int) -> tuple[Int, Int]:
+    """How many of so many elements lie before the first whole line, and how many in whole lines."""
+    e, size = target.e, size_of(target.element)
+    address = Int(e, e.b.ptrtoint(target.value, I64))
+    head = e.min(((0 - address) & (LINE_BYTES - 1)) // size, count)
+    return head, (count - head) & -(LINE_BYTES // size)
 
 
 def emit_transpose(module: Any, name: str, numbers: Numbers, *, widen: bool) -> Any:

@@ -130,7 +130,7 @@ class Job(_Field):
     KERNEL_ROWS = auto()  # lines of products of a source row, and of each of its outer phases
     INSIDE_LOW = auto()  # row by row: positions along x whose taps and results all exist
     INSIDE_HIGH = auto()
-    STAGE = auto()  # row by row: positions whose results are stored elsewhere first and then streamed; 0 for none
+    STAGE = auto()  # depthwise: positions whose results are stored elsewhere first and then streamed; 0 for none
     AHEAD = auto()  # row by row: 1 if lines of the result are fetched before they are written
     ROTATION = auto()  # spread: the phase of the first result element, where lines start with that and not with phase 0
     OUTER_UNIT = (

@@ -24,7 +24,7 @@ from unstride.plan.cut import Grid
 from unstride.plan.direct import PanelSource, plan_direct
 from unstride.plan.job import Job, Panel
 from unstride.plan.line_launch import LineLaunch
-from unstride.plan.machine import ISA
+from unstride.plan.machine import ISA, LINE_BYTES
 from unstride.plan.phases import ONE_ROW, AxisPhases, axis_phases
 from unstride.plan.shares import largest, round_up
 from unstride.problem import Structure
@@ -47,6 +47,7 @@ MOST_WRITTEN = 50  # multiply-adds of a plane of the kernel: those of all its ro
 _MOST_RESIDUES = 2**14  # of a position, and kernel elements
 _MOST_PRODUCTS = 4  # channels in times channels out, of a group
 _STRIP_BYTES = 32 * 1024  # of the source lines of a box, and the next channel's: they should stay in L1
+_STRIP_SHARE = 4  # or in this part of L2, where results go past the caches
 # Cycles: of a vector that is stored, of a product, and of a vector of a source line; of a result row, a source line and
 # a plane, beside their vectors. Fits to random layers: whole lines in one pass, in two, and vectors of half a line.
 _IN_ONE_PASS = (3.0, 1.0, 5.0, 4.0, 4.0, 25.0)
@@ -236,8 +237,8 @@ class SpreadLaunch(LineLaunch[SpreadPlan]):
         if x_unit < nx:
             x_unit = max(self.lanes, x_unit // self.lanes * self.lanes)
         v_unit = largest(nv, lambda v: self._strip_room(v, x_unit) <= _STRIP_BYTES)
-        if self.may_stream and self._stage(1, x_unit) <= _STAGE_BYTES:
-            v_unit = largest(v_unit, lambda v: self._stage(v, x_unit) <= _BURST_BYTES)
+        if self._streams_boxes(x_unit):  # long runs of memory matter more than lines in L1
+            v_unit = largest(nv, lambda v: self._strip_room(v, x_unit) <= self.machine.l2_bytes // _STRIP_SHARE)
         most = min(self.outer_positions, _MOST_POSITIONS)
         for blocks in (1, self.threads, 4 * self.threads, 16 * self.threads):
             panel_blocks = self._panel_blocks(blocks)
@@ -288,10 +289,16 @@ class SpreadLaunch(LineLaunch[SpreadPlan]):
         row = self.x.result_size if x == self.counts[1] else x * self.x.phases.result_step
         return v * self.v.phases.result_step * row * self.problem.itemsize
 
-    def _streamed(self, grid: Grid) -> bool:
-        """Whether results are collected and go past the caches: where they are one run of memory, and small."""
-        run = (grid.x_unit == self.counts[1] and not self.prefill) or self.problem.rank == 1
-        return self.may_stream and run and self._stage(grid.v_unit, grid.x_unit) <= _STAGE_BYTES
+    def _streams_boxes(self, x: int) -> bool:
+        """Whether results are collected and go past the caches: if they are one run of memory, and rows are short."""
+        run = (x == self.counts[1] and not self.prefill) or self.problem.rank == 1
+        return self.may_stream and run and self._stage(1, x) <= _STAGE_BYTES
+
+    def _positions_staged(self, grid: Grid) -> int:
+        """Positions along v whose results are collected, 0 if they are not."""
+        if not self._streams_boxes(grid.x_unit):
+            return 0
+        return largest(grid.v_unit, lambda v: self._stage(v, grid.x_unit) <= _BURST_BYTES)
 
     def _cost(self, grid: Grid) -> float:
         """Cycles of the busiest thread: filling lines, multiplying, and the way out."""
@@ -327,7 +334,8 @@ class SpreadLaunch(LineLaunch[SpreadPlan]):
         return {
             Job.OFFSET_STRIP: self._strip_room(grid.v_unit, grid.x_unit),
             Job.OFFSET_TAPS: 8 * grid.outer_unit * self._record,
-            Job.OFFSET_OUT: self._stage(grid.v_unit, grid.x_unit) if self._streamed(grid) else 0,
+            # With a line that waits, and one that is read beyond the end.
+            Job.OFFSET_OUT: self._stage(self._positions_staged(grid), grid.x_unit) + 3 * LINE_BYTES,
         }
 
     @lazy
@@ -339,7 +347,7 @@ class SpreadLaunch(LineLaunch[SpreadPlan]):
     def _own_fields(self, grid: Grid) -> dict[Job, int]:
         ring, new = self._ring
         return {
-            Job.STREAM: int(self._streamed(grid)),
+            Job.STAGE: self._positions_staged(grid),
             Job.ROTATION: self._rotation,
             Job.OUTER_UNIT: grid.outer_unit,
             Job.OUTER_END: self.outer_positions,
