@@ -144,9 +144,9 @@ REASONS = (
         "what waits is stored, and the rest of its line by itself",
     ),
     (
-        "spread* run",
-        "several = e.b.and_(self.positions > 1, index + 1 < end)",
-        "the last channel, or one that stays, is filled in again, into the other strip",
+        "spread* scatter* run",
+        "self.rows = (self.v1 - self.v0 - 1) * self.get(Job.SOURCE_V_STEP) + self.get(Job.SOURCE_V_SPAN)",
+        "source rows of a scatter are taken one by one",
     ),
     (
         "spread* run",

@@ -114,8 +114,7 @@ class _Driver(LineStrip):
         for index in e.range(start, end):
             panel = table + index * len(Panel)
             following = table + e.min(index + 1, end - 1) * len(Panel)
-            several = e.b.and_(self.positions > 1, index + 1 < end)
-            another = e.b.or_(several, following.int(Panel.CHANNEL).differs(panel.int(Panel.CHANNEL)))
+            another = e.b.or_(self.positions > 1, following.int(Panel.CHANNEL).differs(panel.int(Panel.CHANNEL)))
             this = side.get()
             side.set(e.select(another, 1 - this, this))
             for position in e.range(self.positions):
@@ -215,7 +214,9 @@ class _Driver(LineStrip):
             for i in e.range(head.int(1)):
                 tap = lists + (head.int(0) + i * 2) * 2
                 with e.when(self.planes_alive.int(tap.int(0)).differs(0)):
-                    source = self.places.int(tap.int(0)) + tap.int(1) * self.row_pitch
+                    source = self.places.int(tap.int(0))
+                    if not self.written:
+                        source = source + tap.int(1) * self.row_pitch
                     for c in e.range(panel.int(Panel.RUN)):
                         at = total.get() * 2
                         self.taps.store(at, source + c * self.channel_pitch)
