@@ -251,9 +251,10 @@ def _for_spread(rng: Random, key: str) -> Problem:
     """
     k, s = (int(word[1:]) for word in key.split()[4:6])
     x, b = rng.randint(1, rng.choice((9, 40, 330))), rng.randint(-s - 1, k + 1)
-    if rng.random() < 0.2:  # vectors of padding before and behind the row
-        b -= rng.randint(0, 40 * s)
-    axes = [(x, k, s, b, max(1, s * (x - 1) + k - b + rng.choice((0, 0, 0, 30 * s)) + rng.randint(-s - 1, s + 1)))]
+    # Now and then vectors of padding before the row, or behind it.
+    b -= rng.choice((0, 0, 0, 0, rng.randint(0, 40 * s)))
+    behind = rng.choice((0, 0, 0, 30 * s)) + rng.randint(-s - 1, s + 1)
+    axes = [(x, k, s, b, max(1, s * (x - 1) + k - b + behind))]
     rows = [int(word[1:]) for word in key.partition(" rows ")[2].split()[:2]]
     for index in range(rng.choice((1, 1, 1, 2, 2, 3) if rows else (0, 1, 1, 1, 2, 2, 3))):
         size, kernel, stride, begin = rng.randint(1, 6), rng.randint(1, 4), rng.randint(1, 3), rng.randint(-2, 2)

@@ -90,7 +90,7 @@ REASONS = (
     ),
     (
         "winograd* run",
-        "tests = [v >= v_low, v + v_last < v_high, x >= x_low, x + x_last < x_high, column + lanes <= back.columns]",
+        "tests = [v >= v_low, v + v_last < v_high, x >= x_low, x + x_last < x_high]",
         "a tile that is inside is stored element by element, as those at an edge are",
     ),
     (
@@ -150,13 +150,13 @@ REASONS = (
     ),
     (
         "spread* run",
-        "return n_block * self.get(Job.IMAGES_PER_UNIT), v, x, rest",
-        "a unit is one image",
+        "several = e.b.and_(self.positions > 1, index + 1 < end)",
+        "the last channel, or one that stays, is filled in again, into the other strip",
     ),
     (
-        "spread* apart",
-        "for i in e.range(start, stop, lanes):",
-        "the elements around the ends of a row are one vector on either side",
+        "spread* run",
+        "return n_block * self.get(Job.IMAGES_PER_UNIT), v, x, rest",
+        "a unit is one image",
     ),
     (
         "winograd* pack",

@@ -267,3 +267,9 @@ def test_the_right_code_and_the_same_code_are_told_apart_from_mutants(monkeypatc
     wrong = mutants.Subject("bias f32", text, host().isa, ("fold", "reduce"), Origins(), [lambda: "always wrong"])
     with pytest.raises(AssertionError, match="the right code is caught"):
         list(mutants.judged(wrong, 1, 0, set()))
+
+
+def test_reasons_speak_of_lines_that_exist() -> None:
+    """A line that is written anew needs a reason of its own, or none."""
+    sources = [path.read_text(encoding="utf-8") for path in Path(winograd.__file__).parent.glob("*.py")]
+    assert [line for _, line, _ in mutants.REASONS if not any(line in text for text in sources)] == []

@@ -114,7 +114,8 @@ class _Driver(LineStrip):
         for index in e.range(start, end):
             panel = table + index * len(Panel)
             following = table + e.min(index + 1, end - 1) * len(Panel)
-            another = e.b.or_(self.positions > 1, following.int(Panel.CHANNEL).differs(panel.int(Panel.CHANNEL)))
+            several = e.b.and_(self.positions > 1, index + 1 < end)
+            another = e.b.or_(several, following.int(Panel.CHANNEL).differs(panel.int(Panel.CHANNEL)))
             this = side.get()
             side.set(e.select(another, 1 - this, this))
             for position in e.range(self.positions):

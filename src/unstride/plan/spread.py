@@ -331,11 +331,12 @@ class SpreadLaunch(LineLaunch[SpreadPlan]):
         return period, 2.0 * products / period
 
     def _scratch(self, grid: Grid) -> dict[Job, int]:
+        staged = self._positions_staged(grid)
         return {
             Job.OFFSET_STRIP: self._strip_room(grid.v_unit, grid.x_unit),
             Job.OFFSET_TAPS: 8 * grid.outer_unit * self._record,
-            # With a line that waits, and one that is read beyond the end.
-            Job.OFFSET_OUT: self._stage(self._positions_staged(grid), grid.x_unit) + 3 * LINE_BYTES,
+            # With what waits of a line, and a line that is read beyond the end.
+            Job.OFFSET_OUT: self._stage(staged, grid.x_unit) + 2 * LINE_BYTES if staged else 0,
         }
 
     @lazy
