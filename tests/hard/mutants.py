@@ -135,7 +135,7 @@ REASONS = (
     ),
     (
         "spread* rows_*",
-        "self.numbers.store_between(target, i * lanes, value, start, high)",
+        "self.numbers.store_between(target, first, value, start, high)",
         "one of several turns ends with its row: what does not exist there is in its last vector",
     ),
     (

@@ -144,10 +144,10 @@ class SpreadRows:
             # Beyond the end of a row, but not if the next one has been started.
             targets = [replace(target, over=self.high) for target in targets[:-1]] + targets[-1:]
             for x in e.range(0, end, long, inner=True):
-                self._turn(e.min(x, self.positions - long), most, targets)
+                self._turn(e.min(x, self.positions - long), most, targets, filled=True)
             if most > 1:
                 with e.when(end < self.positions):
-                    self._turn(self.positions - half * period, half, targets)
+                    self._turn(self.positions - half * period, half, targets, filled=True)
 
     def _targets(self, periods: int, most: int) -> Iterator[list[_Target]]:
         """As many rows at a time as there is room for their sums."""
@@ -172,8 +172,8 @@ class SpreadRows:
             tests.append(row < self.size)
         return _Target(taps, tests, self.result + offset, e.max(self.high, self.limit - offset))
 
-    def _turn(self, x: Int, periods: int, targets: list[_Target]) -> None:
-        """So many periods, from position x on, of the rows of a few phases."""
+    def _turn(self, x: Int, periods: int, targets: list[_Target], *, filled: bool = False) -> None:
+        """So many periods, from position x on, of the rows of a few phases; all of them exist if `filled`."""
         e, numbers, lanes, sums = self.e, self.numbers, self.numbers.lanes, self.sums
         count = sums.vectors * periods
         totals = [constant(vector(numbers.computed, lanes), 0.0)] * (count * len(targets))
@@ -192,11 +192,11 @@ class SpreadRows:
             with ExitStack() as exists:
                 for test in target.tests:
                     exists.enter_context(e.when(test))
-                self._store(target, x * self.axis.result_step, done)
+                self._store(target, x * self.axis.result_step, done, filled=filled)
 
-    def _store(self, row: _Target, t: Int, done: list[Any]) -> None:
+    def _store(self, row: _Target, t: Int, done: list[Any], *, filled: bool) -> None:
         """Store a turn's elements of a row, from t on; beyond its end, too, as far as that may be."""
-        e, lanes = self.e, self.numbers.lanes
+        e, lanes, step = self.e, self.numbers.lanes, self.axis.result_step
         target = row.line + t
         inside = t + len(done) * lanes <= row.over
         # A row that starts with another phase than the first starts with its first element.
@@ -208,10 +208,16 @@ class SpreadRows:
                 for i, value in enumerate(done):
                     self.numbers.store(target, i * lanes, value)
             with otherwise:
+                # What does not exist of positions that do, before the first element or behind the last, is less than
+                # a position's phases.
+                certain = range(step - 1, len(done) * lanes - (step - 1) if filled else 0)
                 for i, value in enumerate(done):
-                    # What does not exist before a row's first element is less than a period of phases.
-                    start = low if i * lanes < self.axis.result_step else e.int(i * lanes)
-                    self.numbers.store_between(target, i * lanes, value, start, high)
+                    first, last = i * lanes, (i + 1) * lanes - 1
+                    if first in certain and last in certain:
+                        self.numbers.store(target, first, value)
+                    else:
+                        start = low if first < step - 1 else e.int(first)
+                        self.numbers.store_between(target, first, value, start, high)
 
 
 class _Permuted:
