@@ -369,7 +369,8 @@ class WinogradDriver(WayBack):
     def run_tiles(self, panel: Ptr, point: Int, products: Ptr, later: Later) -> None:
         """The tiles that need the point; what runs over is overwritten, by zeros or by the next point."""
         e = self.e
-        full_v, full_x = self.only_full(point // self.x.size, 0), self.only_full(point % self.x.size, 1)
+        places = (point // self.x.size, point % self.x.size)
+        full_v, full_x = (self.only_full(panel, index, axis) for axis, index in enumerate(places))
         start = e.select(full_x, self.starts[0], 0)
         end = e.select(full_v, self.starts[1], e.select(full_x, self.starts[2], self.tiles))
         e.call(self.zero, products, start * self.width)
@@ -379,9 +380,12 @@ class WinogradDriver(WayBack):
                 self.run_block(panel, block, first, rows, products + first * self.width, later)
         e.call(self.zero, products + end * self.width, (self.tiles - end) * self.width)
 
-    def only_full(self, index: Int, axis: int) -> Any:
-        """Whether only full tiles need this point of an axis: the last one is part of the last result and no other."""
-        return index.equals((self.v, self.x)[axis].size - 1)
+    def only_full(self, panel: Ptr, index: Int, axis: int) -> Any:
+        """Whether only full tiles need this point of an axis: the last one is part of the last result and no other,
+        and a phase may have no result at all in tiles that are not full."""
+        tiles, first = (self.tile_rows, self.tile_columns)[axis], (self.v0, self.x0)[axis]
+        empty = self.end_of(panel, axis) <= first + (tiles - 1) * self.tile_steps[axis]
+        return self.e.b.or_(empty, index.equals((self.v, self.x)[axis].size - 1))
 
     def run_block(self, panel: Ptr, block: Int, first: Int, count: Int, result: Ptr, later: Later) -> None:
         """So many tiles from the first on as rows; may run over into rows that are not used."""

@@ -62,9 +62,7 @@ class WayBack(Box):
 
     def back(self, panel: Ptr) -> Back:
         """What the output transform of a panel needs."""
-        e, (by_v, by_x) = self.e, self._distances(panel)
-        v_range = self.sizes + self.get(Job.V_RANGES) + panel.int(Panel.V_RANGE) * len(VRange)
-        x_range = self.sizes + self.get(Job.X_RANGES) + panel.int(Panel.X_RANGE) * (X_RANGES * len(XRange))
+        e, (by_v, by_x), (v_range, x_range) = self.e, self._distances(panel), self.ranges(panel)
         phase = v_range.int(VRange.PHASE)
         return Back(
             limits=(
@@ -81,6 +79,16 @@ class WayBack(Box):
             slope=self._slope(),
             stream=self._streamed(panel),
         )
+
+    def ranges(self, panel: Ptr) -> tuple[Ptr, Ptr]:
+        """The ranges of positions along v and x at which a panel has results."""
+        v_range = self.sizes + self.get(Job.V_RANGES) + panel.int(Panel.V_RANGE) * len(VRange)
+        x_range = self.sizes + self.get(Job.X_RANGES) + panel.int(Panel.X_RANGE) * (X_RANGES * len(XRange))
+        return v_range, x_range
+
+    def end_of(self, panel: Ptr, axis: int) -> Int:
+        """Where along an axis a panel's results end."""
+        return self.ranges(panel)[axis].int((VRange.HIGH, XRange.LAST)[axis])
 
     def target(self, panel: Ptr, offset: Int, image: Int, at: tuple[Int, Int], phase: Int) -> Ptr:
         """Where the first output of a tile goes."""

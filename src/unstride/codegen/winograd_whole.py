@@ -78,11 +78,14 @@ class _Driver(WinogradDriver):
 
     # -- products
 
-    def only_full(self, index: Int, axis: int) -> Any:
-        """Where a tile is not full its first point is zero; with a single pixel the inner ones are left out."""
-        b, last = self.e.b, (self.v, self.x)[axis].size - 1
-        inner = b.and_(index > 0, index < last)
-        return b.select(self.alone[axis].differs(0), inner, index.equals(0))
+    def only_full(self, panel: Ptr, index: Int, axis: int) -> Any:
+        """Where a tile is not full its first point is zero; with a single pixel the inner ones are left out, and the
+        first one as well if its second result, which is all that this point makes, lies outside."""
+        e, b, last = self.e, self.e.b, (self.v, self.x)[axis].size - 1
+        outside = self.end_of(panel, axis) + self.last[axis] <= self.get((Job.SOURCE_V_SIZE, Job.SOURCE_X_SIZE)[axis])
+        first = e.select(outside, 0, 1)
+        needless = b.and_(index >= first, index < last)
+        return b.select(self.alone[axis].differs(0), needless, index.equals(0))
 
     # -- sums
 

@@ -361,12 +361,16 @@ class WinogradLaunch(LaunchBuilder):
 
     @lazy
     def _needed_points(self) -> float:
-        """The share of the points that tiles need: those at the ends may not have their last outputs."""
-        share = 1.0
-        axes = zip(self.counts, self._tiles_by_axis(), (self.winograd.v, self.winograd.x), strict=True)
-        for (count, tiles, transform), residues in zip(axes, self.winograd.residues, strict=True):
-            lacking = min(residues.spread, tiles * transform.outputs * residues.spread - count)
-            share *= 1 - lacking / (tiles * residues.spread * transform.size)
+        """The share of the points that tiles need: those at the ends may not have their last outputs, or none."""
+        plan, share = self.winograd, 1.0
+        sizes = zip(self._tiles_by_axis(), (plan.v, plan.x), plan.residues, strict=True)
+        hulls = zip((self.v, self.x), (self.v_hull, self.x_hull), strict=True)
+        for (tiles, transform, residues), (axis, (low, high)) in zip(sizes, hulls, strict=True):
+            step = transform.outputs * residues.spread
+            lacking = min(residues.spread, low + tiles * step - high)
+            ends = [end for _, end in axis.ranges(reach=self.prefill)]
+            points = [transform.size if end <= low + (tiles - 1) * step else 1 for end in ends]
+            share *= 1 - lacking * sum(points) / (len(points) * tiles * residues.spread * transform.size)
         return share
 
     @property

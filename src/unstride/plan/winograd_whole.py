@@ -22,7 +22,7 @@ from math import prod
 
 from unstride._lazy import lazy
 from unstride.plan.cut import Grid
-from unstride.plan.job import Job, Panel
+from unstride.plan.job import Job, Panel, XRange
 from unstride.plan.launch import Launch
 from unstride.plan.shares import round_up
 from unstride.plan.winograd import Matrix, Transform, WinogradPlan
@@ -181,14 +181,30 @@ class WholeLaunch(WinogradLaunch):
         for panel in plan.panels:
             short = panel[Panel.SHORT_V], panel[Panel.SHORT_X]
             # By axis: points of all tiles, points of full ones.
+            axes = zip(self._alone, self._cropped(panel), short, (plan.v, plan.x), strict=True)
             v, x = (
-                (2 - lacking, 2) if alone else (transform.size - 1, 1 - lacking)
-                for alone, lacking, transform in zip(self._alone, short, (plan.v, plan.x), strict=True)
+                (transform.size - 1, 1 - lacking) if not alone else (1, 3 - lacking) if cropped else (2 - lacking, 2)
+                for alone, cropped, lacking, transform in axes
             )
             rows = sum(v[i] * x[j] * swept[i][j] for i, j in product(range(2), range(2)))
             total += rows * panel[Panel.RUN] * panel[Panel.OUTER_COUNT] * panel[Panel.VECTORS]
         calls = CALL * len(plan.panels) * plan.points * (1 + -(-self._tiles_of(units) // plan.direct.tile.rows))
         return units.count * (total * self.machine.pace / 2 + calls)
+
+    def _cropped(self, panel: tuple[int, ...]) -> tuple[bool, bool]:
+        """Along v and x: whether the second result of the last pixel lies outside of what a panel computes."""
+        ends = self._v_ends[panel[Panel.V_RANGE]], self._x_ends[panel[Panel.X_RANGE]]
+        axes = zip(ends, self._last, (self.v, self.x), strict=True)
+        v, x = (end + last <= axis.source_size for end, last, axis in axes)
+        return v, x
+
+    @lazy
+    def _v_ends(self) -> list[int]:
+        return [high for _, high in self.v.ranges(reach=self.prefill)]
+
+    @lazy
+    def _x_ends(self) -> list[int]:
+        return [self._x_range(*key)[XRange.LAST] for key in self.plan.x_ranges]
 
     def _lines_and_full(self) -> Iterator[tuple[int, int]]:
         """Along v and x: tiles with those of all residues, and how many of them are full."""
