@@ -5,9 +5,9 @@ Every kernel family walks the same boxes. A family adds what happens between the
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import Any
 
+from unstride._lazy import lazy
 from unstride.codegen.emit import I8, I64, PTR, VOID, Emitter, Int, Ptr, size_of
 from unstride.codegen.numbers import Numbers
 from unstride.codegen.strips import emit_copy, emit_transpose, emit_transpose_past, emit_zero
@@ -45,12 +45,12 @@ class Box:
         self.plane_offsets = self.planes_alive + self.get(Job.PLANE_COUNT)
         self.taps = self.plane_offsets + self.get(Job.PLANE_COUNT)
 
-    @cached_property
+    @lazy
     def past(self) -> Any:
         """`transpose_past`, for those who need it."""
         return emit_transpose_past(self.e.module, self.numbers)
 
-    @cached_property
+    @lazy
     def copy(self) -> Any:
         """`copy`, for those who need it."""
         return emit_copy(self.e.module, self.numbers)
