@@ -62,17 +62,46 @@ ALONE = [
 @pytest.mark.parametrize("layout", ["NCX GIOX", "NXC XGIO"])
 @pytest.mark.parametrize(("sizes", "alone"), ALONE, ids=[sizes for sizes, _ in ALONE])
 def test_maps_that_end_with_one_pixel_are_exact(sizes: str, alone: tuple[int, int], layout: str) -> None:
-    problem = Problem.parse(f"scatter f32 {layout} {sizes}")
+    fields = _run_exactly(f"scatter f32 {layout} {sizes}", "whole")
+    assert (fields[Job.ALONE_V], fields[Job.ALONE_X]) == alone
+
+
+def _run_exactly(line: str, kind: str) -> tuple[int, ...]:
+    """Hold one kind of kernel against the reference, on integers; the fields of its launch."""
+    problem = Problem.parse(line)
     draw = np.random.default_rng(0)
     data = draw.integers(-3, 4, problem.data_shape).astype(np.float32)
     filter = draw.integers(-3, 4, problem.filter_shape).astype(np.float32)
     weights = pack(problem.structure, host(), filter, None)
-    step = weights.program.step_of("whole", problem, 2)
-    assert (step.launch.fields[Job.ALONE_V], step.launch.fields[Job.ALONE_X]) == alone
+    step = weights.program.step_of(kind, problem, 2)
     result = allocated(problem.result_shape, "f32", on_a_line=True)
     result[...] = np.nan
     weights.launch(step, data, result)
     np.testing.assert_array_equal(result, reference(problem, data, filter))
+    return step.launch.fields
+
+
+def test_half_of_the_phases_need_one_product_of_a_pixel_that_is_alone() -> None:
+    problem = Problem.parse("scatter f32 NXC XGIO n1 g1 i64 o64 x16x16 k4x4 s2x2 d1x1 b1x1 y32x32")
+    plan = Plans(problem.structure, AVX2, "standard").whole
+    assert plan is not None
+    launch = WholeLaunch(plan, problem, MACHINE, 2)
+    cropped = [launch._cropped(panel) for panel in plan.panels]
+    assert [sum(axis) for axis in zip(*cropped, strict=True)] == [len(cropped) // 2] * 2
+
+
+@pytest.mark.parametrize("layout", ["NCX GIOX", "NXC XGIO"])
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        "n2 g1 i32 o48 x9x12 k4x4 s2x2 d1x1 b1x1 y18x24",  # 10 x 13 positions: the last tiles serve one phase
+        "n1 g1 i32 o48 x12x10 k3x3 s2x2 d1x1 b1x1 y24x20",
+        "n1 g1 i128 o48 x33 k4 s2 d1 b1 y66",
+    ],
+)
+def test_phases_without_a_result_in_the_last_tile_leave_it_out(sizes: str, layout: str) -> None:
+    """By tiles of results, exactly."""
+    _run_exactly(f"scatter f32 {layout} {sizes}", "winograd")
 
 
 def test_the_bound_that_a_layer_states_holds_for_both_forms() -> None:
