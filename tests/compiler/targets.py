@@ -42,6 +42,7 @@ KINDS = {
     "spread": (64, 1, 1, 3),
     "rows": (64, 1, 1, 3),
     "winograd": (1, 64, 64, 4),
+    "large": (1, 64, 64, 5),
     "whole": (1, 64, 64, 4),
     "fast": (1, 64, 64, 5),
 }
@@ -73,11 +74,12 @@ class Target:
         groups, ci, co, kernel = KINDS[self.kind]
         head = ("scatter", self.dtype, self.layout, "GIOX", groups, ci, co)
         structure = Structure(*head, (kernel, kernel), (2, 2), (1, 1))
-        accuracy = {"winograd": "standard", "whole": "standard", "fast": "fast"}.get(self.kind, "strict")
+        standard = ("winograd", "large", "whole")
+        accuracy = "standard" if self.kind in standard else "fast" if self.kind == "fast" else "strict"
         plans = Plans(structure, self.isa, accuracy)
         special: Plan | None = plans.special if self.kind in ("across", "winograd", "fast") else None
-        if self.kind == "whole":
-            special = plans.whole
+        if self.kind in ("large", "whole"):
+            special = plans.of(self.kind)
         planners = {"overlap": plan_overlap, "folded": plan_folded, "spread": plan_spread, "rows": plan_rows}
         if self.kind in planners:
             special = planners[self.kind](structure, self.isa)

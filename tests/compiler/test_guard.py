@@ -12,12 +12,13 @@ from unstride.runtime.program import pack
 
 
 @pytest.mark.parametrize("layout", ["NCX", "NXC"])
-@pytest.mark.parametrize("kind", ["winograd", "whole"])
+@pytest.mark.parametrize("kind", ["winograd", "large", "whole"])
 @pytest.mark.parametrize("channels", [16, 18, 40, 128, 131])
 def test_gaps_between_pixels_are_not_seen(
     channels: int, kind: str, layout: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    line = f"scatter f32 {layout} GIOX n1 g1 i{channels} o64 x12x12 k4x4 s2x2 d1x1 b1x1 y24x24"
+    kernel = "k6x6 s2x2 d1x1 b2x2" if kind == "large" else "k4x4 s2x2 d1x1 b1x1"
+    line = f"scatter f32 {layout} GIOX n1 g1 i{channels} o64 x12x12 {kernel} y24x24"
     problem = Problem.parse(line)
     weights = pack(problem.structure, host(), np.ones(problem.filter_shape, np.float32), None)
     step = weights.program.step_of(kind, problem, 2)

@@ -68,7 +68,7 @@ def receptive_sets(tally: Tally, full: bool) -> None:
                 tally.add(f"non-finite values, {name}", fault)
 
 
-SPECIAL = ("winograd", "whole maps", "across", "folded", "spread", "depthwise")
+SPECIAL = ("winograd", "winograd F(4,3;i)", "whole maps", "across", "folded", "spread", "depthwise")
 
 
 def algorithm(case: Case) -> str:
@@ -82,6 +82,7 @@ def special_cases(name: str, count: int) -> Iterator[Case]:
     rng, found = Random(name), 0
     channels = {
         "winograd": ("g1 i16 o64", "g1 i32 o80"),
+        "winograd F(4,3;i)": ("g1 i16 o64", "g1 i32 o80"),
         "whole maps": ("g1 i16 o64", "g1 i32 o80"),
         "across": ("g1 i2 o3", "g3 i5 o1"),
         "folded": ("g1 i64 o1", "g1 i17 o3"),

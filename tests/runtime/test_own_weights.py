@@ -18,6 +18,7 @@ LAYERS = [
     f"scatter f32 NCX GIOX n2 g1 i9 o5 {PADDED}",
     f"gather f32 NXC GIOX n2 g1 i70 o9 {PADDED}",
     "scatter f32 NXC GIOX n2 g1 i64 o64 x12x13 k4x4 s2x2 d1x1 b1x1 y24x26",
+    "scatter f32 NCX GIOX n2 g1 i24 o64 x12x13 k3x3 s1x1 d1x1 b1x1 y12x13",
     "scatter f32 NCX GIOX n2 g1 i5 o3 x12x40 k4x4 s2x2 d1x1 b1x1 y24x80",
     "scatter f32 NCX GIOX n2 g3 i1 o1 x7x19 k4x4 s2x2 d1x1 b1x1 y14x38",
     "scatter f32 NXC GIOX n2 g20 i1 o1 x7x19 k4x4 s2x2 d1x1 b1x1 y14x38",

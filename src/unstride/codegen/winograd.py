@@ -24,7 +24,7 @@ from unstride.codegen.winograd_guard import Guard
 from unstride.codegen.winograd_pack import both_sides, emit_winograd_pack
 from unstride.plan.job import Job, Panel
 from unstride.plan.machine import LINE_BYTES
-from unstride.plan.winograd import Matrix, WinogradPlan, height_step
+from unstride.plan.winograd import Steps, WinogradPlan, height_step
 
 __all__ = ["WinogradDriver", "WinogradFamily"]
 
@@ -217,14 +217,14 @@ class WinogradDriver(WayBack):
         return number
 
     @property
-    def source_matrices(self) -> tuple[Matrix, Matrix]:
+    def ways_in(self) -> tuple[Steps, Steps]:
         """What a patch of pixels is multiplied with from either side."""
-        return self.v.source, self.x.source
+        return self.v.source_steps, self.x.source_steps
 
     def _transform_tile(self, source: Ptr, target: Ptr) -> None:
-        e, lanes, (left, right) = self.e, self.numbers.lanes, self.source_matrices
-        rows = [source + self.row_pitch * self.steps[0] * i for i in range(len(left[0]))]
-        pixels = [[row + self.pixel_pitch * self.steps[1] * j for j in range(len(right[0]))] for row in rows]
+        e, lanes, (left, right) = self.e, self.numbers.lanes, self.ways_in
+        rows = [source + self.row_pitch * self.steps[0] * i for i in range(len(left[0][0]))]
+        pixels = [[row + self.pixel_pitch * self.steps[1] * j for j in range(len(right[0][0]))] for row in rows]
         targets = [target + self.point_pitch * point for point in range(self.points)]
         for c in e.range(0, self.get(Job.CHANNELS), lanes):
             patch = [[pixel.load(c, lanes) for pixel in row] for row in pixels]

@@ -118,7 +118,7 @@ class WayBack(Box):
         patch = self.products_of_tile(source)
         outputs = [
             [activate(e, self.family.activation, e.b.fadd(value, shift), back.slope) for value in line]
-            for line in both_sides(e, self.v.result, patch, self.x.result)
+            for line in both_sides(e, self.v.result_steps, patch, self.x.result_steps)
         ]
         v_low, v_high, x_low, x_high = back.limits
         (v, x), (v_last, x_last) = at, (self.tile_steps[0] - self.spread[0], self.tile_steps[1] - self.spread[1])

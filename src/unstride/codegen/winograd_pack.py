@@ -8,7 +8,7 @@ from typing import Any
 from unstride.codegen.emit import I64, PTR, Emitter
 from unstride.codegen.numbers import Numbers, constant
 from unstride.plan.job import Pack, PackPanel
-from unstride.plan.winograd import Transform
+from unstride.plan.winograd import Steps, Transform
 
 __all__ = ["both_sides", "emit_winograd_pack"]
 
@@ -43,7 +43,7 @@ def emit_winograd_pack(module: Any, numbers: Numbers, v: Transform, x: Transform
                         value = numbers.load(base, e.max(step, 0))
                         row.append(e.b.select(step < 0, zero, value))
                     kernel.append(row)
-                for i, values in enumerate(both_sides(e, v.kernel, kernel, x.kernel)):
+                for i, values in enumerate(both_sides(e, (v.kernel,), kernel, (x.kernel,))):
                     for j, value in enumerate(values):
                         point = i * x.size + j
                         (line + (outer * channels * width) * point).store(column, value)
@@ -53,13 +53,14 @@ def emit_winograd_pack(module: Any, numbers: Numbers, v: Transform, x: Transform
     e.ret()
 
 
-def both_sides(
-    e: Emitter, left: Sequence[Sequence[float]], values: list[list[Any]], right: Sequence[Sequence[float]]
-) -> list[list[Any]]:
-    """left . values . right^T, with left and right constant."""
-    columns = range(len(values[0]))
-    half = [[_combine(e, row, [line[j] for line in values]) for j in columns] for row in left]
-    return [[_combine(e, row, line) for row in right] for line in half]
+def both_sides(e: Emitter, left: Steps, values: list[list[Any]], right: Steps) -> list[list[Any]]:
+    """left . values . right^T, with left and right constant: the products of their steps."""
+    for matrix in left:
+        columns = range(len(values[0]))
+        values = [[_combine(e, row, [line[j] for line in values]) for j in columns] for row in matrix]
+    for matrix in right:
+        values = [[_combine(e, row, line) for row in matrix] for line in values]
+    return values
 
 
 def _combine(e: Emitter, factors: Sequence[float], values: list[Any]) -> Any:

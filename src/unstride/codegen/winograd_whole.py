@@ -20,7 +20,7 @@ from unstride.codegen.winograd import WinogradDriver, WinogradFamily
 from unstride.codegen.winograd_back import Back
 from unstride.codegen.winograd_pack import both_sides
 from unstride.plan.job import Job, Panel
-from unstride.plan.winograd import Matrix
+from unstride.plan.winograd import Steps
 from unstride.plan.winograd_whole import result_matrix, source_matrix
 
 __all__ = ["WholeFamily"]
@@ -73,8 +73,8 @@ class _Driver(WinogradDriver):
             target.store(i, e.b.fsub(constant(self.typ, -0.0), source.load(i, lanes)))
 
     @property
-    def source_matrices(self) -> tuple[Matrix, Matrix]:
-        return source_matrix(self.v), source_matrix(self.x)
+    def ways_in(self) -> tuple[Steps, Steps]:
+        return (source_matrix(self.v),), (source_matrix(self.x),)
 
     # -- products
 
@@ -102,14 +102,14 @@ class _Driver(WinogradDriver):
 
     def _sums_of(self, index: Int, v: Int) -> Ptr:
         """A row of sums: that many rows below the first one of its residue. Older ones are written over."""
-        return self.sums + ((index % self.v.size) * self.spread[0] + v) * self.sum_columns * self.width
+        return self.sums + ((index % self.v.reach) * self.spread[0] + v) * self.sum_columns * self.width
 
     def _add_up(self, panel: Ptr, products: Ptr, image: Int, row: Int, v: Int) -> None:
         """The sums of one row of tiles. Only where tiles overlap is there something to add to."""
         e, lanes = self.e, self.numbers.lanes
-        left, right = result_matrix(self.v), result_matrix(self.x)
+        left, right = (result_matrix(self.v),), (result_matrix(self.x),)
         over_v, over_x = self.v.taps - 1, self.x.taps - 1
-        lines = [self._sums_of(row * self.v.outputs + i, v) for i in range(self.v.size)]
+        lines = [self._sums_of(row * self.v.outputs + i, v) for i in range(self.v.reach)]
         for line in lines[over_v:]:
             e.call(self.zero, line, self.spread[1] * over_x * self.width)
         number, end, by_x = self.line(image, row, v), panel.int(Panel.VECTORS) * lanes, self.spread[1] * self.width

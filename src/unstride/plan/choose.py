@@ -28,7 +28,7 @@ __all__ = ["KINDS", "SCALE", "Plan", "Plans", "choose"]
 
 Plan = DirectPlan | WinogradPlan | AcrossPlan
 
-KINDS = ("direct", "banded", "clipped", "overlap", "folded", "spread", "rows", "winograd", "whole", "across")
+KINDS = ("direct", "banded", "clipped", "overlap", "folded", "spread", "rows", "winograd", "large", "whole", "across")
 
 # What makes the launches of a kind; of others it is a LaunchBuilder, for their plans are direct ones.
 _LAUNCHES: dict[str, Callable[..., LaunchBuilder]] = {
@@ -37,6 +37,7 @@ _LAUNCHES: dict[str, Callable[..., LaunchBuilder]] = {
     "spread": SpreadLaunch,
     "rows": RowsLaunch,
     "winograd": WinogradLaunch,
+    "large": WinogradLaunch,
     "whole": WholeLaunch,
     "across": AcrossLaunch,
 }
@@ -55,6 +56,7 @@ SCALE = {
         "spread": 0.85,
         "rows": 0.8,
         "winograd": 1.04,
+        "large": 1.02,
         "whole": 1.04,
         "across": 0.89,
     },
@@ -66,6 +68,7 @@ SCALE = {
         "spread": 1.0,
         "rows": 0.8,
         "winograd": 1.05,
+        "large": 1.03,
         "whole": 1.05,
         "across": 0.9,
     },
@@ -75,6 +78,7 @@ SCALE = {
         "overlap": 0.92,
         "folded": 0.95,
         "winograd": 0.96,
+        "large": 0.97,
         "whole": 0.92,
     },
 }
@@ -96,7 +100,7 @@ class Plans:
     @property
     def special(self) -> WinogradPlan | AcrossPlan | None:
         """What may beat the direct plan on every large map, if there is such a plan."""
-        return self.across or self.winograd
+        return self.across or self.large or self.winograd
 
     @lazy
     def across(self) -> AcrossPlan | None:
@@ -108,7 +112,15 @@ class Plans:
         """Only where nothing goes across x; not for strict results, either."""
         if self.strict or self.spread or self.across:
             return None
-        return plan_winograd(self.structure, self.isa, fast=self.accuracy == "fast")
+        return plan_winograd(self.structure, self.isa, "coarse" if self.accuracy == "fast" else "small")
+
+    @lazy
+    def large(self) -> WinogradPlan | None:
+        """Winograd with larger tiles, where there are such of the same accuracy."""
+        if self.winograd is None or self.accuracy == "fast":
+            return None
+        plan = plan_winograd(self.structure, self.isa, "large")
+        return None if plan is None or plan.algorithm == self.winograd.algorithm else plan
 
     @lazy
     def whole(self) -> WholePlan | None:
@@ -187,7 +199,7 @@ class Plans:
     def preferred(self, machine: Machine) -> str:
         """The kind that computes large maps."""
         if machine not in self._preferred:
-            special = (kind for kind in ("spread", "rows", "across", "winograd") if getattr(self, kind))
+            special = (kind for kind in ("spread", "rows", "across", "large", "winograd") if getattr(self, kind))
             usual = next(special, None) or ("banded" if self.direct.best_in_bands else "direct")
             may_fold = usual not in ("spread", "rows") and (self.overlap or self.folded)
             large = self._cheapest(_large(self.structure), machine, usual) if may_fold else usual

@@ -42,7 +42,7 @@ def source_matrix(transform: Transform) -> Matrix:
 
 
 def result_matrix(transform: Transform) -> Matrix:
-    """J BT^T, size x size: what the products are multiplied with."""
+    """J BT^T, reach x size: what the products are multiplied with."""
     return tuple(reversed(tuple(zip(*transform.source, strict=True))))
 
 
@@ -67,12 +67,10 @@ def whole_maps(plan: WinogradPlan | None) -> WholePlan | None:
 
 def _growth(transform: Transform) -> float:
     """How much larger than the result the terms of its sum can be, with those of tiles that overlap."""
-    into, back, size = source_matrix(transform), result_matrix(transform), transform.size
+    into, back = source_matrix(transform), result_matrix(transform)
     weight = [max(map(abs, g)) * sum(map(abs, row)) for g, row in zip(transform.kernel, into, strict=True)]
     terms = [sum(abs(b) * w for b, w in zip(row, weight, strict=True)) for row in back]
-    return max(
-        sum(terms[place] for place in range(start, size, transform.outputs)) for start in range(transform.outputs)
-    )
+    return max(sum(terms[start :: transform.outputs]) for start in range(transform.outputs))
 
 
 class WholeLaunch(WinogradLaunch):
@@ -135,7 +133,7 @@ class WholeLaunch(WinogradLaunch):
     @property
     def _sums_bytes(self) -> int:
         """Rows of sums to which tiles of one row add something."""
-        rows = self.winograd.v.size * self.winograd.residues[0].spread
+        rows = self.winograd.v.reach * self.winograd.residues[0].spread
         return round_up(rows * self._sum_sizes[1] * self.winograd.direct.tile.columns * self.compute_bytes)
 
     def _scratch(self, grid: Grid) -> tuple[int, int, int]:
