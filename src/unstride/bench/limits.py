@@ -7,9 +7,11 @@ bytes. Winograd needs fewer multiplications than the flops counted here, so it m
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from statistics import median
 from threading import Barrier
 from time import perf_counter
 
@@ -34,7 +36,10 @@ class Limits:
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
-        self._pool = ThreadPoolExecutor(threads)
+        cpus = sorted(os.sched_getaffinity(0))
+        places = [cpus[i % len(cpus)] for i in range(threads)]
+        # Two threads that are woken together may land on one processor and wait for each other there.
+        self._pool = ThreadPoolExecutor(threads, initializer=lambda: os.sched_setaffinity(0, {places.pop()}))
         self._barrier = Barrier(threads)
         self._iterations: dict[int, int] = {}
         self._blocks: dict[int, list[tuple[NDArray[np.uint8], NDArray[np.uint8]]]] = {}
@@ -50,6 +55,13 @@ class Limits:
         count = self._iterations[itemsize]
         flops = 2 * isa.lanes(itemsize) * _accumulators(isa) * count
         return sum(flops / seconds for seconds in self._together(lambda _: loop(count)))
+
+    def fma_for(self, seconds: float, itemsize: int = 4) -> float:
+        """What all threads did per second, in the median, while they did nothing else for so long."""
+        end, found = perf_counter() + seconds, []
+        while perf_counter() < end:
+            found.append(self.fma_flops_per_second(itemsize))
+        return median(found)
 
     def copy_bytes_per_second(self, nbytes: int = MOST_COPY_BYTES) -> float | None:
         """Bytes read plus bytes written per second when `nbytes` in all are moved again and again by all threads.

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from statistics import median
-from time import perf_counter, sleep
+from time import perf_counter
 from typing import Any
 
 from unstride.bench.bystanders import Bystanders
@@ -27,7 +27,11 @@ __all__ = ["Effort", "LayerResult", "Outcome", "measure_layer", "plan_rounds"]
 SETTLE_SECONDS = 0.1
 """Thread pools spin for a while after their last call, and take a core from whoever comes next: let them go to sleep.
 Measured with three peers on two cores: after 2 ms a contender lost up to a quarter of its speed, after 100 ms nothing.
-Meanwhile others use the last cache, so half a block of calls is not timed: 17 MB of weights were back after five.
+
+The cores do not sleep meanwhile, for that is when the limit of multiply-adds is measured, as every contender is: by the
+median over a block, of which the best round counts. Virtual processors that had slept would share a core with somebody
+for the next 40 ms and more: a layer of 102 us then took 155 in the median, and the limit was that of another state.
+Half a block of calls is not timed, after which caches are warm: 17 MB of weights were back after five.
 """
 
 
@@ -195,18 +199,18 @@ def _rounds(
     names = list(running)
     times: dict[str, list[float]] = {name: [] for name in names}
     itemsize = 8 if layer.problem.dtype == "f64" else 4
-    fma, copies, large_copies = 0.0, [], []
+    peaks: list[float] = []
+    copies, large_copies = [], []
     for turn in range(rounds):
         for name in _rotated(names, turn):
-            sleep(SETTLE_SECONDS)
+            peaks.append(limits.fma_for(SETTLE_SECONDS, itemsize))
             iterations = counts[name].iterations
             _block(running[name], (iterations + 1) // 2)
             times[name].append(median(_block(running[name], iterations)))
-        sleep(SETTLE_SECONDS)
-        fma = max(fma, limits.fma_flops_per_second(itemsize))
+        peaks.append(limits.fma_for(SETTLE_SECONDS, itemsize))
         copies.append(limits.copy_bytes_per_second(layer.problem.bytes))
         large_copies.append(limits.copy_bytes_per_second())
-    return times, fma, _most(copies), _most(large_copies)
+    return times, max(peaks), _most(copies), _most(large_copies)
 
 
 def _most(speeds: list[float | None]) -> float | None:
