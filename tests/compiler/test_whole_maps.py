@@ -17,7 +17,8 @@ from unstride.runtime.machine import host
 from unstride.runtime.program import pack
 
 MACHINE = Machine(AVX2, 2)
-TRANSFORMS = [Transform(3, 2), Transform(2, 3), Transform(4, 3), Transform(4, 3, circle=True), Transform(1, 1)]
+CIRCLE = [Transform(4, 3, circle=True), Transform(3, 4, circle=True)]
+TRANSFORMS = [Transform(3, 2), Transform(2, 3), Transform(4, 3), *CIRCLE, Transform(1, 1)]
 SMALL = "scatter f32 NCX GIOX n4 g1 i64 o64 x12x12 k4x4 s2x2 d1x1 b1x1 y24x24"
 
 
@@ -37,13 +38,13 @@ def test_the_first_point_is_the_last_pixel(transform: Transform) -> None:
     assert first == (*(0.0,) * (transform.outputs - 1), 1.0)
 
 
-def test_on_the_circle_integers_stay_exact() -> None:
+@pytest.mark.parametrize("transform", CIRCLE, ids=str)
+def test_on_the_circle_integers_stay_exact(transform: Transform) -> None:
     """Sums and differences on the way in and out, quarters in the weights: no thirds, and hardly a larger error."""
-    transform = Transform(4, 3, circle=True)
     for steps in (transform.source_steps, transform.result_steps):
         assert {factor for step in steps for row in step for factor in row} == {-1, 0, 1}
     assert {abs(factor) for row in transform.kernel for factor in row} == {0, 0.25, 0.5, 1}
-    assert (transform.reach, transform.size, str(transform)) == (6, 7, "F(4,3;i)")
+    assert (transform.reach, transform.size) == (6, 7)
     assert transform.growth < Transform(4, 3).growth / 2
 
 

@@ -109,18 +109,19 @@ class Plans:
 
     @lazy
     def winograd(self) -> WinogradPlan | None:
-        """Only where nothing goes across x; not for strict results, either."""
-        if self.strict or self.spread or self.across:
-            return None
-        return plan_winograd(self.structure, self.isa, "coarse" if self.accuracy == "fast" else "small")
+        return self._winograd("coarse" if self.accuracy == "fast" else "small")
 
     @lazy
     def large(self) -> WinogradPlan | None:
         """Winograd with larger tiles, where there are such of the same accuracy."""
-        if self.winograd is None or self.accuracy == "fast":
+        if self.accuracy == "fast" or (plan := self._winograd("large")) is None:
             return None
-        plan = plan_winograd(self.structure, self.isa, "large")
-        return None if plan is None or plan.algorithm == self.winograd.algorithm else plan
+        return None if self.winograd and self.winograd.algorithm == plan.algorithm else plan
+
+    def _winograd(self, tiles: str) -> WinogradPlan | None:
+        """Only where nothing goes across x; not for strict results, either."""
+        ruled_out = self.strict or self.spread or self.across
+        return None if ruled_out else plan_winograd(self.structure, self.isa, tiles)
 
     @lazy
     def whole(self) -> WholePlan | None:
@@ -135,8 +136,9 @@ class Plans:
     @lazy
     def left(self) -> DirectPlan:
         """What computes the units that Winograd leaves: with its panels, and tiles of its one shape."""
-        assert self.winograd is not None
-        left = self.winograd.direct
+        plan = self.winograd or self.large
+        assert plan is not None
+        left = plan.direct
         return self.direct if left == self.direct else left
 
     @lazy

@@ -11,7 +11,7 @@ A phase that lacks its first tap (k3 s2) has a zero in front: its first coeffici
 The points are 0, 1, -1 and infinity: more real ones would bring in thirds, with which integers do not stay exact, and a
 larger error. But i and -i lie on the unit circle, too. The two take three real products, so that t is one more:
 
-    F(4, 3; i) for three taps, t = 7      49 products for 16 outputs, 2.94 times fewer, where F(2, 3) saves 2.25
+    F(4, 3; i) for three taps, F(3, 4; i) for four, t = 7      2.94 times fewer products in 2D, where F(2, 3) saves 2.25
 
 A gather with stride s is the mirror image: the source falls into s residues, each a correlation with q taps and step 1,
 whose sums are added. So every residue is a plane of its own, and the product in the transformed domain has s**2 * IC
@@ -79,19 +79,23 @@ class Transform:
         return self.reach + self.circle
 
     @property
+    def _matrices(self) -> tuple[Steps, Matrix, Steps]:
+        return (_on_circle if self.circle else _on_line)(self.outputs, self.taps)
+
+    @property
     def source_steps(self) -> Steps:
         """BT, size x reach, as matrices that are applied one after the other: they share sums."""
-        return _CIRCLE[0] if self.circle else (_matrices(self.outputs, self.taps)[0],)
+        return self._matrices[0]
 
     @property
     def kernel(self) -> Matrix:
         """G, size x taps."""
-        return _CIRCLE[1] if self.circle else _matrices(self.outputs, self.taps)[1]
+        return self._matrices[1]
 
     @property
     def result_steps(self) -> Steps:
         """AT, outputs x size, in the same way."""
-        return _CIRCLE[2] if self.circle else (_matrices(self.outputs, self.taps)[2],)
+        return self._matrices[2]
 
     @property
     def source(self) -> Matrix:
@@ -116,57 +120,65 @@ IDENTITY = Transform(1, 1)
 # have an error that is a few times larger.
 _TILES = {
     "small": {1: IDENTITY, 2: Transform(3, 2), 3: Transform(2, 3)},
-    "large": {1: IDENTITY, 2: Transform(3, 2), 3: Transform(4, 3, circle=True)},
-    "coarse": {1: IDENTITY, 2: Transform(3, 2), 3: Transform(4, 3)},
+    "large": {1: IDENTITY, 2: Transform(3, 2), 3: Transform(4, 3, circle=True), 4: Transform(3, 4, circle=True)},
+    "coarse": {1: IDENTITY, 2: Transform(3, 2), 3: Transform(4, 3), 4: Transform(3, 4, circle=True)},
 }
 _LARGE_GAIN = 1.8
 _MOST_TAPS = 6  # in a row
 
-# BT, G and AT of F(4, 3; i). In polynomials: s = g d, 3 taps and 4 pixels, is known modulo x, x - 1, x + 1, x**2 + 1,
-# and its highest coefficient. Modulo x**2 + 1, g is a + bi and d is u + vi, of which Gauss makes three products,
+# With the points i and -i. In polynomials: the product s = g d, of six coefficients, is known modulo x, x - 1, x + 1,
+# x**2 + 1, and by its highest one. Modulo x**2 + 1, g is a + bi and d is u + vi, of which Gauss makes three products,
 #     a(u + v), (a + b)v, (b - a)u;      the first less the second is the real part, with the third the imaginary one.
 # Points in order: 0, 1, -1, these three, infinity. A filter is the transpose of it: BT puts together, AT evaluates.
-_CIRCLE: tuple[Steps, Matrix, Steps] = (
+_FROM_CIRCLE: Steps = (
     (
-        (
-            (1, 0, 0, 0, -1, 0),
-            (0, 1, 0, 1, 0, 0),
-            (0, 0, 1, 0, 1, 0),
-            (0, 1, 0, -1, 0, 0),
-            (0, 0, 1, 0, -1, 0),
-            (0, -1, 0, 0, 0, 1),
-        ),
-        (
-            (1, 0, 0, 0, 0, 0),
-            (0, 1, 1, 0, 0, 0),
-            (0, -1, 1, 0, 0, 0),
-            (0, 0, 0, 1, -1, 0),
-            (0, 0, 0, 0, 1, 0),
-            (0, 0, 0, 1, 0, 0),
-            (0, 0, 0, 0, 0, 1),
-        ),
+        (1, 0, 0, 0, -1, 0),
+        (0, 1, 0, 1, 0, 0),
+        (0, 0, 1, 0, 1, 0),
+        (0, 1, 0, -1, 0, 0),
+        (0, 0, 1, 0, -1, 0),
+        (0, -1, 0, 0, 0, 1),
     ),
     (
-        (1, 0, 0),
-        (0.25, 0.25, 0.25),
-        (0.25, -0.25, 0.25),
-        (0.5, 0, -0.5),
-        (0.5, 0.5, -0.5),
-        (-0.5, 0.5, 0.5),
-        (0, 0, 1),
-    ),
-    (
-        (
-            (1, 0, 0, 0, 0, 0, 0),
-            (0, 1, 1, 0, 0, 0, 0),
-            (0, 1, -1, 0, 0, 0, 0),
-            (0, 0, 0, 1, 0, 1, 0),
-            (0, 0, 0, 1, 1, 0, 0),
-            (0, 0, 0, 0, 0, 0, 1),
-        ),
-        ((1, 1, 0, 1, 0, 0), (0, 0, 1, 0, 1, 0), (0, 1, 0, -1, 0, 0), (0, 0, 1, 0, -1, 1)),
+        (1, 0, 0, 0, 0, 0),
+        (0, 1, 1, 0, 0, 0),
+        (0, -1, 1, 0, 0, 0),
+        (0, 0, 0, 1, -1, 0),
+        (0, 0, 0, 0, 1, 0),
+        (0, 0, 0, 1, 0, 0),
+        (0, 0, 0, 0, 0, 1),
     ),
 )
+_SUMS_ON_CIRCLE: Matrix = (
+    (1, 0, 0, 0, 0, 0, 0),
+    (0, 1, 1, 0, 0, 0, 0),
+    (0, 1, -1, 0, 0, 0, 0),
+    (0, 0, 0, 1, 0, 1, 0),
+    (0, 0, 0, 1, 1, 0, 0),
+    (0, 0, 0, 0, 0, 0, 1),
+)
+
+
+@cache
+def _on_circle(outputs: int, taps: int) -> tuple[Steps, Matrix, Steps]:
+    """(BT, G, AT) with the points 0, 1, -1, i, -i and infinity."""
+    assert outputs + taps - 1 == len(_FROM_CIRCLE[0])
+    # Real and imaginary part of i**j, halved, and of 1 a quarter: what BT would have to divide by.
+    real, imaginary = ([(0.5, 0.0, -0.5, 0.0)[(j + shift) % 4] for j in range(taps)] for shift in (0, 3))
+    kernel = [
+        [float(j == 0) for j in range(taps)],
+        [0.25] * taps,
+        [0.25 * (-1) ** j for j in range(taps)],
+        real,
+        [a + b for a, b in zip(real, imaginary, strict=True)],
+        [b - a for a, b in zip(real, imaginary, strict=True)],
+        [float(j == taps - 1) for j in range(taps)],
+    ]
+    result = [[0.0] * len(_SUMS_ON_CIRCLE) for _ in range(outputs)]
+    for j, row in enumerate(result):
+        row[1 + j % 2], row[3 + j % 2] = 1.0, (1.0, 1.0, -1.0, -1.0)[j % 4]
+    result[0][0] = result[-1][-1] = 1.0
+    return _FROM_CIRCLE, tuple(map(tuple, kernel)), (_SUMS_ON_CIRCLE, tuple(map(tuple, result)))
 
 
 def _product(steps: Steps) -> Matrix:
@@ -179,11 +191,11 @@ def _product(steps: Steps) -> Matrix:
 
 
 @cache
-def _matrices(outputs: int, taps: int) -> tuple[Matrix, Matrix, Matrix]:
+def _on_line(outputs: int, taps: int) -> tuple[Steps, Matrix, Steps]:
     """(BT, G, AT) of Cook and Toom; for the points 0, 1, -1 and infinity every fraction sits in G."""
     size = outputs + taps - 1
     if size == 1:
-        return ((1.0,),), ((1.0,),), ((1.0,),)
+        return (((1.0,),),), ((1.0,),), (((1.0,),),)
     points = _POINTS[: size - 1]
     bt, g = [], []
     for p in points:
@@ -194,7 +206,7 @@ def _matrices(outputs: int, taps: int) -> tuple[Matrix, Matrix, Matrix]:
     bt.append(_roots(list(points), size))
     g.append((*(0.0,) * (taps - 1), 1.0))
     at = [(*(float(p**i) for p in points), float(i == outputs - 1)) for i in range(outputs)]
-    return tuple(bt), tuple(g), tuple(at)
+    return (tuple(bt),), tuple(g), (tuple(at),)
 
 
 def _roots(roots: list[Fraction], size: int) -> tuple[float, ...]:
@@ -324,7 +336,7 @@ def _split(axis: AxisPhases, by_taps: dict[int, Transform]) -> Split | None:
         return _strided(axis, by_taps)
     if axis.result_step == 1:
         return _in_parts(axis, by_taps)
-    if not axis.complete or axis.span > 3:
+    if not axis.complete or axis.span not in by_taps:
         return None
     for phase in axis.phases:
         last = phase.taps[-1].a
@@ -338,18 +350,18 @@ def _strided(axis: AxisPhases, by_taps: dict[int, Transform]) -> Split | None:
     """A gather with a stride: every residue of the source is a plane."""
     stride, taps = axis.source_step, [tap.a for tap in axis.phases[0].taps]
     longest = -(-len(taps) // stride)
-    if longest > 3 or taps != list(range(len(taps))):
+    if longest not in by_taps or taps != list(range(len(taps))):
         return None
     return by_taps[longest], Residues(min(stride, len(taps)), len(taps) - stride * (longest - 1), step=stride)
 
 
 def _in_parts(axis: AxisPhases, by_taps: dict[int, Transform]) -> Split | None:
-    """Stride 1: taps in parts of two or three, which may be several elements apart."""
+    """Stride 1: taps in one part, or two of two or three, which may be several elements apart."""
     taps = [tap.a for tap in axis.phases[0].taps]
     step = taps[1] - taps[0] if len(taps) > 1 else 1
     if len(taps) > _MOST_TAPS or taps != list(range(taps[0], taps[0] + len(taps) * step, step)):
         return None
-    size = {1: 1, 2: 2, 4: 2}.get(len(taps), 3)
+    size = len(taps) if len(taps) in by_taps else 2 if len(taps) == 4 else 3
     parts = -(-len(taps) // size)
     return by_taps[size], Residues(parts, len(taps) // size, step, size * step, step)
 

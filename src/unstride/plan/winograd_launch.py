@@ -235,8 +235,11 @@ class WinogradLaunch(LaunchBuilder):
 
     def _lines(self, x_tiles: int, most: int) -> Iterator[int]:
         """Pieces of a single line of tiles, up to those of which only one point stays in L2: where weights come from
-        memory for every piece, few and large ones are best, and as many for one thread as for the other."""
+        memory for every piece, few and large ones are best, and as many for one thread as for the other. And such whose
+        results stay there until they are flushed, which those of large strides may not."""
         tiles, rows = self._tiles_by_axis()[1], self.winograd.direct.tile.rows
+        near = largest(x_tiles, lambda width: self._out_bytes(1, 1, width * self._tile_steps[1]) <= self._out_room)
+        yield even_share(tiles, max(rows, near))
         room = self.machine.l2_bytes // 2 * self.winograd.points // (self._tile_bytes * self._spread)
         widest = min(most, max(x_tiles, room))
         least = -(-tiles // widest)

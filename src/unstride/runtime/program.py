@@ -414,7 +414,7 @@ def pack(
     large maps use, and a copy is kept if another kernel may need them later.
     """
     made = program(structure, machine, activation, accuracy, tuned=tuned)
-    if made.plans.winograd and not _even_range(weights):
+    if (made.plans.winograd or made.plans.large) and not _even_range(weights):
         made = program(structure, machine, activation, "strict", tuned=tuned)
     kernel = made.step(*once).kernel.packing if once else made.preferred
     packed, finite = kernel.packer.pack(weights)
