@@ -43,8 +43,7 @@ class SpreadFamily:
     def of(cls, plan: SpreadPlan, activation: str) -> Self:
         s = plan.direct.structure
         axis = (s.direction, s.kernel[-1], s.stride[-1], s.dilation[-1])
-        along_v = (s.kernel[-2], s.stride[-2], s.dilation[-2]) if plan.writes_rows else None
-        return cls(s.dtype, plan.direct.isa.name, activation, *axis, along_v)
+        return cls(s.dtype, plan.direct.isa.name, activation, *axis, plan.along_v if plan.writes_rows else None)
 
     @property
     def key(self) -> str:

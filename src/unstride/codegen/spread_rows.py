@@ -19,14 +19,13 @@ from unstride.codegen.numbers import Numbers, constant
 from unstride.codegen.strips import weave
 from unstride.plan.job import Job
 from unstride.plan.phases import ONE_ROW, AxisPhases
-from unstride.plan.spread import MOST_WRITTEN, Lanes, is_woven, patterns
+from unstride.plan.spread import MOST_ROWS, Lanes, is_woven, patterns, rows_at_once
 
 __all__ = ["SpreadRows"]
 
 _VECTORS, _MOST_VECTORS = 4, 8  # side by side, if the same few taps serve all of them; where two periods are no more
 _TURN_BYTES = 256  # of these: a longer turn has to leave out much at the end of a row
 _LONG = 64  # multiply-adds of a turn that are enough
-_ROWS = 4  # that are summed at once, if they are short
 
 
 @dataclass(frozen=True)
@@ -104,10 +103,7 @@ class SpreadRows:
 
     def _most_together(self) -> int:
         """Positions along v whose rows share what they load."""
-        if not self.written:
-            return 1
-        products = self.sums.products * sum(len(phase.taps) for phase in self.rows.phases)
-        return max(1, min(_ROWS // self.rows.result_step, MOST_WRITTEN // products))
+        return rows_at_once(self.rows, self.sums.products) if self.written else 1
 
     def _rows(self) -> None:
         """The rows of one list, a few at once: in one turn, or in turns of which the last is moved back to end with
@@ -115,7 +111,8 @@ class SpreadRows:
         sums, step = self.sums, self.axis.result_step
         few = _VECTORS // sums.vectors
         many = min(_MOST_VECTORS, _TURN_BYTES // self.numbers.isa.vector_bytes) // sums.vectors
-        periods = max(few, many if sums.long_rows else min(many, 2))
+        alone = self.written and len(self.rows.phases) == len(self.rows.phases[0].taps) == 1  # as in 1D
+        periods = max(few, many if sums.long_rows or alone else min(many, 2))
         most = max(1, min(periods, _LONG // max(1, sums.products)))
         period = sums.vectors * self.numbers.lanes // step
         self.positions = (self.high + (step - 1)) // step
@@ -130,7 +127,7 @@ class SpreadRows:
         periods, *longer = choices
         with self.e.either(self.positions <= periods * period) as (short, long):
             with short:
-                for targets in self._targets(periods, _ROWS):
+                for targets in self._targets(periods, MOST_ROWS):
                     self._turn(self.e.int(0), periods, targets)
             with long:
                 self._in_one_turn(longer, period, otherwise)

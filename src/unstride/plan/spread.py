@@ -30,6 +30,7 @@ from unstride.plan.shares import largest, round_up
 from unstride.problem import Structure
 
 __all__ = [
+    "MOST_ROWS",
     "MOST_WRITTEN",
     "Lanes",
     "SpreadLaunch",
@@ -39,10 +40,12 @@ __all__ = [
     "patterns",
     "plan_spread",
     "row_lists",
+    "rows_at_once",
 ]
 
 _MOST_PATTERNS, _MOST_PERIOD = 48, 128  # multiply-adds of a row of the kernel, and vectors: all are written out
 _MOST_WOVEN = 4  # phases
+MOST_ROWS = 4  # that are summed at once, if they are short
 MOST_WRITTEN = 50  # multiply-adds of a plane of the kernel: those of all its rows are written out
 _MOST_RESIDUES = 2**14  # of a position, and kernel elements
 _MOST_PRODUCTS = 4  # channels in times channels out, of a group
@@ -128,7 +131,13 @@ class SpreadPlan(AcrossPlan):
     @property
     def row_taps(self) -> int:
         """Source rows of all of them."""
-        return self.listed_taps * (self.direct.structure.kernel[-2] if self.writes_rows else 1)
+        return self.listed_taps * (self.along_v[0] if self.writes_rows else 1)
+
+    @property
+    def along_v(self) -> tuple[int, int, int]:
+        """Kernel, stride and dilation of the axis before the last; a 1D case has one row."""
+        s = self.direct.structure
+        return (s.kernel[-2], s.stride[-2], s.dilation[-2]) if s.rank > 1 else (1, 1, 1)
 
     @property
     def lists(self) -> int:
@@ -170,7 +179,8 @@ def plan_spread(structure: Structure, isa: ISA) -> SpreadPlan | None:
         }
         panels.append(tuple(fields.get(field, 0) for field in Panel))
         sources.append(PanelSource(group, steps, tuple(((0, k), channel) for k in columns)))
-    writes_rows = s.rank > 1 and is_woven(v) and s.kernel[-2] * products_of(x, lanes) <= MOST_WRITTEN
+    row_taps = s.kernel[-2] if s.rank > 1 else 1
+    writes_rows = is_woven(v) and row_taps * products_of(x, lanes) <= MOST_WRITTEN
     rows = row_lists(direct.axes[:-2], ONE_ROW if writes_rows else v, direct.planes, kernel_row, s.rank)
     return SpreadPlan(
         direct,
@@ -197,6 +207,15 @@ def products_of(axis: AxisPhases, lanes: int) -> int:
     if is_woven(axis):
         return sum(len(phase.taps) for phase in axis.phases)
     return sum(map(len, patterns(axis, lanes)))
+
+
+def rows_at_once(v: AxisPhases, products: int) -> int:
+    """Positions along v whose rows are summed at once, where these are written out: they share what they load.
+
+    `products` are those of a period, for one row of the kernel.
+    """
+    written = products * sum(len(phase.taps) for phase in v.phases)
+    return max(1, min(MOST_ROWS // v.result_step, MOST_WRITTEN // written))
 
 
 def _kernel_columns(axis: AxisPhases, lanes: int) -> list[int]:
@@ -298,7 +317,12 @@ class SpreadLaunch(LineLaunch[SpreadPlan]):
         """Positions along v whose results are collected, 0 if they are not."""
         if not self._streams_boxes(grid.x_unit):
             return 0
-        return largest(grid.v_unit, lambda v: self._stage(v, grid.x_unit) <= _BURST_BYTES)
+        fitting = largest(grid.v_unit, lambda v: self._stage(v, grid.x_unit) <= _BURST_BYTES)
+        if not self.across.writes_rows:
+            return fitting
+        # As many as are summed at once, or so many times that: of a burst of others the last ones are summed twice.
+        at_once = rows_at_once(self.v.phases, products_of(self.x.phases, self.lanes))
+        return fitting - fitting % at_once if fitting > at_once else fitting
 
     def _cost(self, grid: Grid) -> float:
         """Cycles of the busiest thread: filling lines, multiplying, and the way out."""
