@@ -94,6 +94,21 @@ REASONS = (
         "a tile that is inside is stored element by element, as those at an edge are",
     ),
     (
+        "w*F(* run",
+        "for _ in e.range(share):",
+        "what the next task reads is fetched earlier, or is not",
+    ),
+    (
+        "whole maps F(3,2)* run",
+        "line = row * self.spread[0] + v",
+        "with two taps there is one residue of positions, unless a kernel of stride 1 is dilated, which is not drawn",
+    ),
+    (
+        "spread* rows_*",
+        "with e.when(end < self.positions):",
+        "the end of a row is computed once more",
+    ),
+    (
         "across* run",
         "self.x1 * step - begin <= self.get(Job.RESULT_X_SIZE),",
         "lines wait in scratch and are copied",
