@@ -49,7 +49,7 @@ def test_on_the_circle_integers_stay_exact(transform: Transform) -> None:
 
 
 @pytest.mark.parametrize("kernel", ["k3x3 s1x1 d1x1 b1x1 y24x24", "k8x8 s2x2 d1x1 b3x3 y48x48"])
-def test_on_the_circle_errors_are_those_of_direct_sums(kernel: str) -> None:
+def test_on_the_circle_errors_are_below_those_of_direct_sums(kernel: str) -> None:
     problem = Problem.parse(f"scatter f32 NXC XGIO n1 g1 i128 o64 x24x24 {kernel}")
     draw = np.random.default_rng(0)
     data = draw.standard_normal(problem.data_shape, np.float32)
@@ -60,7 +60,7 @@ def test_on_the_circle_errors_are_those_of_direct_sums(kernel: str) -> None:
         result = np.empty(problem.result_shape, np.float32)
         weights.launch(weights.program.step_of(kind, problem, 2), data, result)
         errors[kind] = np.linalg.norm(result - exact) / np.linalg.norm(exact)
-    assert errors["large"] < 1.2 * errors["direct"]
+    assert errors["large"] < errors["direct"]
 
 
 def test_a_pixel_that_is_alone_needs_the_first_and_the_last_point() -> None:
