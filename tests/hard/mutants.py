@@ -90,13 +90,18 @@ REASONS = (
     ),
     (
         "winograd* run",
-        "tests = [v >= v_low, v + v_last < v_high, x >= x_low, x + x_last < x_high]",
+        "in_v, in_x = e.b.and_(v >= v_low, v + v_last < v_high), e.b.and_(x >= x_low, x + x_last < x_high)",
         "a tile that is inside is stored element by element, as those at an edge are",
     ),
     (
         "w*F(* run",
-        "for _ in e.range(share):",
+        "for _ in e.range(count):",
         "what the next task reads is fetched earlier, or is not",
+    ),
+    (
+        "w*F(* run",
+        "over = of_run.get().equals(1)",
+        "something else is fetched than what the next task reads",
     ),
     (
         "whole maps F(3,2)* run",

@@ -299,12 +299,24 @@ def emit_transpose_past(module: Any, numbers: Numbers) -> Any:
 
 
 def _transposed(e: Emitter, at: Ptr, pitch: Int, load: Callable[[Ptr, int], Any], size: int) -> list[Any]:
-    """The columns of a square, as vectors."""
-    lines = []
-    for _ in range(size):
-        lines.append(load(at, size))
-        at = at + pitch
-    return transpose_block(e, lines)
+    """The columns of a square, as vectors.
+
+    Halves of lines that change places are loaded where they go: a load does that for nothing, while exchanging halves
+    of vectors takes as long as two exchanges within halves.
+    """
+    half = size // 2
+    starts = [at]
+    for _ in range(size - 1):
+        starts.append(starts[-1] + pitch)
+    if size < 8:
+        return transpose_block(e, [load(start, size) for start in starts])
+    order = ir.Constant(ir.VectorType(I32, size), list(range(size)))
+    lines = [
+        e.b.shuffle_vector(load(upper + place, half), load(lower + place, half), order)
+        for place in (0, half)
+        for upper, lower in zip(starts[:half], starts[half:], strict=True)
+    ]
+    return transpose_block(e, lines, half // 2)
 
 
 def _first_that_fits(
@@ -321,10 +333,11 @@ def _first_that_fits(
             _first_that_fits(e, rest, fits, block, last)
 
 
-def transpose_block(e: Emitter, lines: list[Any]) -> list[Any]:
-    """Transpose n vectors of n lanes, n a power of two: exchange ever smaller off-diagonal squares."""
+def transpose_block(e: Emitter, lines: list[Any], distance: int | None = None) -> list[Any]:
+    """Transpose n vectors of n lanes, n a power of two: exchange ever smaller off-diagonal squares, from those so far
+    from the diagonal on."""
     n = len(lines)
-    distance = n // 2
+    distance = n // 2 if distance is None else distance
     while distance:
         low = ir.Constant(ir.VectorType(I32, n), [i if not i & distance else n + i - distance for i in range(n)])
         high = ir.Constant(ir.VectorType(I32, n), [i + distance if not i & distance else n + i for i in range(n)])

@@ -18,7 +18,7 @@ from unstride.codegen.numbers import Numbers, constant
 from unstride.plan.machine import LINE_BYTES
 from unstride.plan.winograd import even_heights
 
-__all__ = ["MOST_ROWS", "TileArgs", "TileFamily", "TileKind"]
+__all__ = ["MOST_ROWS", "Sweep", "TileArgs", "TileFamily", "TileKind"]
 
 MOST_ROWS = 32
 _AHEAD = 32  # weights are fetched this many steps before they are used
@@ -41,6 +41,21 @@ class TileArgs(IntEnum):
     COUNT = RESULTS + MOST_ROWS
 
 
+class Sweep(IntEnum):
+    """Instead of the addresses of rows: tiles that lie one after the other. A call for each costs as much as a few
+    steps of the inner loop."""
+
+    SOURCE = TileArgs.SOURCES  # address of the first row
+    BETWEEN = SOURCE + 1  # bytes from row to row
+    BY_TILE = SOURCE + 2  # and from tile to tile
+    TILES = SOURCE + 3
+    LATER = SOURCE + 4  # address of what will be needed after this sweep
+    LATER_BY_TURN = SOURCE + 5  # how many bytes of it are fetched in a turn
+    LATER_BY_TILE = SOURCE + 6
+    RESULT = TileArgs.RESULTS  # address of the first line
+    RESULT_BY_TILE = RESULT + 1
+
+
 @dataclass(frozen=True)
 class TileKind:
     """What is compiled into a family of tiles."""
@@ -53,8 +68,7 @@ class TileKind:
     bare: bool = False  # sums of whole vectors; bias and activation come later
     accumulates: bool = False  # one tap is added to what the result holds
     shaped: bool = False  # all panels are as wide as the tile, or two vectors of its three
-    # Rows lie evenly: SOURCES[0:2] is (first, bytes between), RESULTS[0] the first line. SOURCES[2:4] is (where, bytes
-    # a turn) of what will be needed after this sweep of tiles.
+    # Rows lie evenly, and those of several tiles one after the other: `Sweep` is where and how.
     regular: bool = False
 
     @property
@@ -119,13 +133,22 @@ class _Tile:
         self.kept = numbers.unrounded if kind.stores_computed else numbers
 
     def emit(self) -> None:
+        if self.kind.regular:
+            self._sweep = {field: self.args.int(field) for field in Sweep}  # once: stores might change them
+            for tile in self.e.range(self._sweep[Sweep.TILES]):
+                self.tile = tile
+                self._emit_tile()
+        else:
+            self._emit_tile()
+        self.e.ret()
+
+    def _emit_tile(self) -> None:
         self.acc = [constant(self.typ, 0.0)] * (self.rows * self.vectors)
         if self.kind.accumulates:
             results = [self._result(m) for m in range(self.rows)]
             self.acc = [r.load(v * self.lanes, self.lanes) for r in results for v in range(self.vectors)]
         self._accumulate()
         self._finish()
-        self.e.ret()
 
     # -- the sum
 
@@ -167,10 +190,9 @@ class _Tile:
 
         LLVM is not shown how pointers grow; it would give every row one of its own again.
         """
-        e, sums = self.e, len(acc)
-        _, step, later, by_turn = (self.args.int(TileArgs.SOURCES + i) for i in range(4))
-        apart = step // size_of(self.numbers.computed)
-        first_later = e.ptr(later + tap * (whole // 2) * by_turn, I8)
+        e, sums, by_turn = self.e, len(acc), self._sweep[Sweep.LATER_BY_TURN]
+        apart = self._sweep[Sweep.BETWEEN] // size_of(self.numbers.computed)
+        first_later = e.ptr(self._of_tile(Sweep.LATER, Sweep.LATER_BY_TILE) + tap * (whole // 2) * by_turn, I8)
         carried = [*acc, *(row.value for row in rows[::3]), next_rows.value, first_later.value]
         for k, inner in e.fold(0, whole, 2, carried):
             *firsts, fetched, _ = (Ptr(e, value, self.numbers.computed) for value in inner[sums:])
@@ -188,13 +210,17 @@ class _Tile:
     def _sources(self) -> list[Int]:
         args = self.args
         if self.kind.regular:
-            first, step = args.int(TileArgs.SOURCES), args.int(TileArgs.SOURCES + 1)
-            return [first + step * m for m in range(self.rows)]
+            first, between = self._of_tile(Sweep.SOURCE, Sweep.BY_TILE), self._sweep[Sweep.BETWEEN]
+            return [first + between * m for m in range(self.rows)]
         return [args.int(TileArgs.SOURCES + m) for m in range(self.rows)]
+
+    def _of_tile(self, first: Sweep, by_tile: Sweep) -> Int:
+        """An address of this tile of a sweep."""
+        return self._sweep[first] + self._sweep[by_tile] * self.tile
 
     def _result(self, m: int) -> Ptr:
         if self.kind.regular:
-            first = self.e.ptr(self.args.int(TileArgs.RESULTS), self.kept.stored)
+            first = self.e.ptr(self._of_tile(Sweep.RESULT, Sweep.RESULT_BY_TILE), self.kept.stored)
             return first + m * self.kind.most_vectors * self.lanes
         return self.e.ptr(self.args.int(TileArgs.RESULTS + m), self.kept.stored)
 
@@ -222,9 +248,9 @@ class _Tile:
 
     def _finish(self) -> None:
         if self.kind.bare:
-            for m in range(self.rows):
-                for v in range(self.vectors):
-                    self._result(m).store(v * self.lanes, self.acc[m * self.vectors + v])
+            results = [self._result(m) for m in range(self.rows)]
+            for i, value in enumerate(self.acc):
+                results[i // self.vectors].store(i % self.vectors * self.lanes, value)
             return
         e, args = self.e, self.args
         # Depthwise panels are never merged, so that their columns begin with the first.

@@ -18,7 +18,7 @@ from unstride.codegen import ir
 from unstride.codegen.direct import call_tile
 from unstride.codegen.emit import I64, Emitter, Int, Ptr, size_of
 from unstride.codegen.numbers import Numbers, constant
-from unstride.codegen.tile import TileArgs, TileFamily, TileKind
+from unstride.codegen.tile import Sweep, TileArgs, TileFamily, TileKind
 from unstride.codegen.winograd_back import WayBack, WinogradForm, address
 from unstride.codegen.winograd_guard import Guard
 from unstride.codegen.winograd_pack import both_sides, emit_winograd_pack
@@ -73,7 +73,7 @@ class WinogradDriver(WayBack):
                 self.tile_args = e.stack(I64, TileArgs.COUNT)
                 self.tile_args.store(TileArgs.TAPS, e.b.ptrtoint(self.taps.value, I64))
                 size = self.numbers.isa.vector_bytes // self.numbers.lanes
-                self.tile_args.store(TileArgs.SOURCES + 1, self.tile_pitch * size)
+                self.tile_args.store(Sweep.BETWEEN, self.tile_pitch * size)
                 self._run_panels()
         self.done()
 
@@ -222,15 +222,19 @@ class WinogradDriver(WayBack):
         return self.v.source_steps, self.x.source_steps
 
     def _transform_tile(self, source: Ptr, target: Ptr) -> None:
+        """LLVM is not shown how pointers grow: it would give every pixel and every point one of its own."""
         e, lanes, (left, right) = self.e, self.numbers.lanes, self.ways_in
-        rows = [source + self.row_pitch * self.steps[0] * i for i in range(len(left[0][0]))]
-        pixels = [[row + self.pixel_pitch * self.steps[1] * j for j in range(len(right[0][0]))] for row in rows]
-        targets = [target + self.point_pitch * point for point in range(self.points)]
-        for c in e.range(0, self.get(Job.CHANNELS), lanes):
-            patch = [[pixel.load(c, lanes) for pixel in row] for row in pixels]
-            values = [value for line in both_sides(e, left, patch, right) for value in line]
-            for place, value in zip(targets, values, strict=True):
-                place.store(c, value)
+        height, width = len(left[0][0]), len(right[0][0])
+        by_row, by_pixel = self.row_pitch * self.steps[0], self.pixel_pitch * self.steps[1]
+        lines = [source + by_row * i for i in range(height)]
+        lines += [target + self.point_pitch * (self.x.size * i) for i in range(self.v.size)]
+        for _, inner in e.fold(0, self.get(Job.CHANNELS), lanes, [line.value for line in lines]):
+            here = [Ptr(e, value, self.numbers.computed) for value in inner]
+            patch = [[row.load(by_pixel * j, lanes) for j in range(width)] for row in here[:height]]
+            for place, values in zip(here[height:], both_sides(e, left, patch, right), strict=True):
+                for j, value in enumerate(values):
+                    place.store(self.point_pitch * j, value)
+            inner[:] = [e.unseen((line + lanes).value, "r") for line in here]
 
     # -- products and the output transform
 
@@ -275,18 +279,20 @@ class WinogradDriver(WayBack):
         runs, step = self.images, get(Job.SOURCE_N_STRIDE)
         if self.channel_major:
             runs, step = runs * get(Job.CHANNELS), get(Job.SOURCE_C_STRIDE)
-        lines = runs * ((length + (line - 1)) // line)
+        by_run = (length + (line - 1)) // line
         wanted = e.b.and_(get(Job.TASKS_AHEAD).differs(0), task < tasks)
-        share = e.select(wanted, (lines + (turns - 1)) // turns, 0)
-        run, at = e.var(0), e.var(0)
+        left = e.var(e.select(wanted, runs * by_run, 0))
+        share = (left.get() + (turns - 1)) // turns
+        place, of_run = e.var(0), e.var(by_run)
 
         def fetch() -> None:
-            for _ in e.range(share):
-                e.fetch(start + (run.get() * step + at.get()), near=False)
-                after = at.get() + line
-                over = after >= length
-                at.set(e.select(over, 0, after))
-                run.set(e.min(run.get() + e.select(over, 1, 0), runs))
+            count = e.min(share, left.get())
+            left.set(left.get() - count)
+            for _ in e.range(count):
+                e.fetch(start + place.get(), near=False)
+                over = of_run.get().equals(1)
+                place.set(place.get() + e.select(over, step - (by_run - 1) * line, line))
+                of_run.set(e.select(over, by_run, of_run.get() - 1))
 
         return fetch
 
@@ -375,9 +381,9 @@ class WinogradDriver(WayBack):
         end = e.select(full_v, self.starts[1], e.select(full_x, self.starts[2], self.tiles))
         e.call(self.zero, products, start * self.width)
         with e.when(start < end):
-            for block, index, rows in EvenBlocks(e, end - start, self.family.rows):
-                first = start + index
-                self.run_block(panel, block, first, rows, products + first * self.width, later)
+            for block, first, blocks, height in EvenBlocks(e, end - start, self.family.rows).sweeps():
+                with e.when(blocks > 0):
+                    self._sweep(panel, block, start + first, blocks, height, products, later)
         e.call(self.zero, products + end * self.width, (self.tiles - end) * self.width)
 
     def only_full(self, panel: Ptr, index: Int, axis: int) -> Any:
@@ -387,17 +393,22 @@ class WinogradDriver(WayBack):
         empty = self.end_of(panel, axis) <= first + (tiles - 1) * self.tile_steps[axis]
         return self.e.b.or_(empty, index.equals((self.v, self.x)[axis].size - 1))
 
-    def run_block(self, panel: Ptr, block: Int, first: Int, count: Int, result: Ptr, later: Later) -> None:
-        """So many tiles from the first on as rows; may run over into rows that are not used."""
-        args = self.tile_args
-        args.store(TileArgs.SOURCES + 3, later.by_turn)
-        args.store(TileArgs.SOURCES + 2, later.weights + block * later.turns * later.by_turn)
-        args.store(TileArgs.SOURCES, address(self.transformed + first * self.tile_pitch))
-        args.store(TileArgs.RESULTS, address(result))
-        call_tile(self.e, args, panel.int(Panel.VECTORS), count, tuple(range(1, self.family.vectors + 1)))
+    def _sweep(self, panel: Ptr, block: Int, first: Int, blocks: Int, height: Int, products: Ptr, later: Later) -> None:
+        """So many blocks of so many tiles, from the first on, as rows; may run over into rows that are not used."""
+        args, size = self.tile_args, self.numbers.isa.vector_bytes // self.numbers.lanes
+        by_block = later.turns * later.by_turn
+        args.store(Sweep.SOURCE, address(self.transformed + first * self.tile_pitch))
+        args.store(Sweep.BY_TILE, height * self.tile_pitch * size)
+        args.store(Sweep.TILES, blocks)
+        args.store(Sweep.LATER, later.weights + block * by_block)
+        args.store(Sweep.LATER_BY_TURN, later.by_turn)
+        args.store(Sweep.LATER_BY_TILE, by_block)
+        args.store(Sweep.RESULT, address(products + first * self.width))
+        args.store(Sweep.RESULT_BY_TILE, height * (self.width * size))
+        call_tile(self.e, args, panel.int(Panel.VECTORS), height, tuple(range(1, self.family.vectors + 1)))
 
     def transform_back(self, panel: Ptr, offset: Int, products: Ptr) -> None:
-        e, lanes, back = self.e, self.numbers.lanes, self.back(panel)
+        e, back = self.e, self.back(panel)
         for image in e.range(self.images):
             for row, v in self.rows_of_tiles(self.tile_rows):
                 v_at = self.v0 + row * self.tile_steps[0] + v
@@ -406,8 +417,7 @@ class WinogradDriver(WayBack):
                     x_at = column * self.tile_steps[1] + x
                     source = products + number(column, x) * self.width
                     target = line + x_at * back.by_x
-                    for vec in e.range(0, panel.int(Panel.VECTORS) * lanes, lanes):
-                        self.finish_tile(source + vec, target, vec, (v_at, self.x0 + x_at), back)
+                    self.finish_tile(panel, source, target, (v_at, self.x0 + x_at), back)
 
 
 class EvenBlocks:
@@ -421,12 +431,11 @@ class EvenBlocks:
         self.low = self.height - self.step
         self.high = (count - self.number * self.low + (self.step - 1)) // self.step  # so many are higher
 
-    def __iter__(self) -> Iterator[tuple[Int, Int, Int]]:
-        """A loop over the blocks: number, first row, rows."""
+    def sweeps(self) -> Iterator[tuple[Int, Int, Int, Int]]:
+        """The blocks of either height: number and first row of the first one, how many, and the height."""
         e = self.e
-        for block in e.range(self.number):
-            first = block * self.low + e.min(block, self.high) * self.step
-            yield block, first, e.min(self.count - first, e.select(block < self.high, self.height, self.low))
+        yield e.int(0), e.int(0), self.high, self.height
+        yield self.high, self.high * self.height, self.number - self.high, self.low
 
 
 @dataclass(frozen=True)

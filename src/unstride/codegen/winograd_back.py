@@ -112,20 +112,49 @@ class WayBack(Box):
         v_step = self.get(Job.RESULT_V_STEP) * self.get(Job.RESULT_V_STRIDE)
         return v_step, self.get(Job.RESULT_X_STEP) * self.get(Job.RESULT_X_STRIDE)
 
-    def finish_tile(self, source: Ptr, target: Ptr, column: Int, at: tuple[Int, Int], back: Back) -> None:
+    def finish_tile(self, panel: Ptr, source: Ptr, target: Ptr, at: tuple[Int, Int], back: Back) -> None:
+        """Most tiles lie inside, and most panels are as wide as can be: those are put as a whole."""
         e, lanes = self.e, self.numbers.lanes
-        shift = (back.bias + column).load(0, lanes)
-        patch = self.products_of_tile(source)
-        outputs = [
-            [activate(e, self.family.activation, e.b.fadd(value, shift), back.slope) for value in line]
-            for line in both_sides(e, self.v.result_steps, patch, self.x.result_steps)
-        ]
         v_low, v_high, x_low, x_high = back.limits
         (v, x), (v_last, x_last) = at, (self.tile_steps[0] - self.spread[0], self.tile_steps[1] - self.spread[1])
-        tests = [v >= v_low, v + v_last < v_high, x >= x_low, x + x_last < x_high]
-        inside = tests[0]
-        for test in tests[1:]:
-            inside = e.b.and_(inside, test)
+        in_v, in_x = e.b.and_(v >= v_low, v + v_last < v_high), e.b.and_(x >= x_low, x + x_last < x_high)
+        inside = e.b.and_(in_v, in_x)
+        with e.either(e.b.and_(inside, back.columns.equals(self.width))) as (then, otherwise):
+            with then:
+                self._put_whole_tile(source, target, back)
+            with otherwise:
+                for column in e.range(0, panel.int(Panel.VECTORS) * lanes, lanes):
+                    self._finish_columns(source + column, target, column, at, inside, back)
+
+    def _outputs(self, source: Ptr, column: Int | int, back: Back) -> list[list[Any]]:
+        """A vector of the outputs of a tile."""
+        e = self.e
+        shift = (back.bias + column).load(0, self.numbers.lanes)
+        return [
+            [activate(e, self.family.activation, e.b.fadd(value, shift), back.slope) for value in line]
+            for line in both_sides(e, self.v.result_steps, self.products_of_tile(source), self.x.result_steps)
+        ]
+
+    def _put_whole_tile(self, source: Ptr, target: Ptr, back: Back) -> None:
+        lanes, vectors = self.numbers.lanes, self.family.vectors
+        columns = range(0, self.width, lanes)
+        outputs = [self._outputs(source + column, column, back) for column in columns]
+        rows = [target + back.steps[0] * i for i in range(self.v.outputs)]
+        places = [[row + back.steps[1] * j for j in range(self.x.outputs)] for row in rows]
+        lines = [
+            (place + column, values[i][j])
+            for i, row in enumerate(places)
+            for j, place in enumerate(row)
+            for column, values in zip(columns, outputs, strict=True)
+        ]
+        kept = self.numbers.unrounded if self.channel_major else self.numbers
+        kept.store_lines(self.e, lines, vectors, back.stream)
+
+    def _finish_columns(
+        self, source: Ptr, target: Ptr, column: Int, at: tuple[Int, Int], inside: Any, back: Back
+    ) -> None:
+        e, lanes = self.e, self.numbers.lanes
+        outputs = self._outputs(source, column, back)
         whole = column + lanes <= back.columns
         with e.either(e.b.and_(inside, whole)) as (then, otherwise):
             with then:

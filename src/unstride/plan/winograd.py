@@ -159,6 +159,13 @@ _SUMS_ON_CIRCLE: Matrix = (
 )
 
 
+# AT of F(3, 2): the first and the last output share a sum.
+_SHARED_SUMS: Steps = (
+    ((1, 0, 0, 0), (0, 1, 1, 0), (0, 1, -1, 0), (0, 0, 0, 1)),
+    ((1, 1, 0, 0), (0, 0, 1, 0), (0, 1, 0, 1)),
+)
+
+
 @cache
 def _on_circle(outputs: int, taps: int) -> tuple[Steps, Matrix, Steps]:
     """(BT, G, AT) with the points 0, 1, -1, i, -i and infinity."""
@@ -206,7 +213,7 @@ def _on_line(outputs: int, taps: int) -> tuple[Steps, Matrix, Steps]:
     bt.append(_roots(list(points), size))
     g.append((*(0.0,) * (taps - 1), 1.0))
     at = [(*(float(p**i) for p in points), float(i == outputs - 1)) for i in range(outputs)]
-    return (tuple(bt),), tuple(g), (tuple(at),)
+    return (tuple(bt),), tuple(g), _SHARED_SUMS if size == 4 and outputs == 3 else (tuple(at),)
 
 
 def _roots(roots: list[Fraction], size: int) -> tuple[float, ...]:

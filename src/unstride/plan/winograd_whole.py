@@ -120,6 +120,10 @@ class WholeLaunch(WinogradLaunch):
         for images in [n for n in numbers if n * self._tiles_of_map <= _MOST_TILES]:
             yield Units(images, v, x, -(-self.batch // images) * self.outer_positions)
 
+    def _strip_rows(self, rows: int, columns: int) -> int:
+        """One row of tiles at a time: no other one needs its pixels, and they hardly leave L1."""
+        return 1
+
     @property
     def _out_room(self) -> int:
         return _OUT_ROOM * self.machine.l2_bytes
