@@ -11,7 +11,7 @@ from tests.compiler.judge import allocated
 from unstride.codegen.family import family_of
 from unstride.codegen.numbers import Numbers
 from unstride.plan.choose import Plans
-from unstride.plan.job import Job
+from unstride.plan.job import Job, Panel
 from unstride.plan.machine import ISAS, Machine
 from unstride.problem import Problem
 from unstride.reference import DTYPES, reference
@@ -29,6 +29,8 @@ LINES = [
     "scatter f32 NXC GIOX n2 g1 i32 o56 x12x13 k4x4 s2x2 d1x1 b1x1 y24x26",
     "scatter f64 NXC GIOX n1 g1 i32 o32 x12x12 k3x3 s1x1 d1x1 b1x1 y12x12",
     "scatter f32 NXC GIOX n1 g1 i3 o20 x9x21 k2x2 s2x2 d1x1 b0x0 y18x42",
+    "scatter f32 NXC GIOX n2 g1 i7 o24 x9x21 k2x2 s2x2 d1x1 b0x0 y18x42",
+    "scatter f32 NXC GIOX n2 g1 i7 o24 x9x21 k2x2 s2x2 d1x1 b1x1 y17x40",
     "scatter bf16 NXC GIOX n1 g1 i7 o64 x9x21 k2x2 s2x2 d1x1 b0x0 y18x42",
     "gather f32 NXC GIOX n1 g1 i64 o16 x9x11 k4x4 s2x2 d1x1 b1x1 y18x22",
     # Planes of whole lines: long rows, short ones, parts of planes, and one whose planes are not.
@@ -115,6 +117,15 @@ def test_only_results_that_no_cache_keeps_are_streamed() -> None:
         )
         assert [launch.fields[Job.STREAM] for launch in launches] == [streamed]
         assert (np.prod(problem.result_shape) * 4 >= Machine(ISAS["avx512"], 2).last_bytes // 4) == bool(streamed)
+
+
+def test_phases_that_share_a_line_are_stored_together() -> None:
+    for channels, layout, merged in ((24, "NXC", True), (32, "NXC", False), (24, "NCX", False)):
+        line = f"scatter f32 {layout} GIOX n1 g1 i24 o{channels} x9x9 k2x2 s2x2 d1x1 b0x0 y18x18"
+        plan = Plans(Problem.parse(line).structure, ISAS["avx2"], "standard").direct
+        assert plan.merged == merged
+        if layout == "NXC":
+            assert all(panel[Panel.COLUMN] % 16 == 0 and panel[Panel.COLUMNS] == 16 for panel in plan.panels)
 
 
 @pytest.mark.parametrize(("isa", "streams"), [("avx512", True), ("avx2", True), ("sse2", False), ("neon", False)])

@@ -173,14 +173,17 @@ class _Builder:
         return 1 if min(vectors) == 1 else 3
 
     def _merging_pays(self) -> bool:
-        """Merging wins when channels alone leave lanes of the last vector empty, or have one vector only."""
-        lanes = self.tile.lanes
+        """Merging wins when channels alone leave lanes of the last vector empty, have one vector only, or end within a
+        line: lines that two phases share are written twice, and not past the caches."""
+        lanes, s = self.tile.lanes, self.structure
         alone = _padded(self.result, lanes) / self.result
         classes = _merge_classes(self.axes[-1])
         columns = sum(c.phases for c in classes) * self.result
         together = sum(_padded(c.phases * self.result, lanes) for c in classes) / columns
         wider = self.result <= lanes and all(c.phases * self.result > lanes for c in classes)
-        return together < alone or (together == alone and wider)
+        pixel = self.result * DTYPE_BYTES[s.dtype]
+        in_lines = pixel % LINE_BYTES != 0 and all(c.phases * pixel % LINE_BYTES == 0 for c in classes)
+        return together < alone or (together == alone and (wider or (s.data_layout == "NXC" and in_lines)))
 
     def _classes(self) -> tuple[ColumnClass, ...]:
         if self.merged:
