@@ -119,13 +119,25 @@ def test_only_results_that_no_cache_keeps_are_streamed() -> None:
         assert (np.prod(problem.result_shape) * 4 >= Machine(ISAS["avx512"], 2).last_bytes // 4) == bool(streamed)
 
 
-def test_phases_that_share_a_line_are_stored_together() -> None:
-    for channels, layout, merged in ((24, "NXC", True), (32, "NXC", False), (24, "NCX", False)):
-        line = f"scatter f32 {layout} GIOX n1 g1 i24 o{channels} x9x9 k2x2 s2x2 d1x1 b0x0 y18x18"
-        plan = Plans(Problem.parse(line).structure, ISAS["avx2"], "standard").direct
-        assert plan.merged == merged
-        if layout == "NXC":
-            assert all(panel[Panel.COLUMN] % 16 == 0 and panel[Panel.COLUMNS] == 16 for panel in plan.panels)
+@pytest.mark.parametrize(
+    ("isa", "head", "channels", "kernel", "merged"),
+    [
+        ("avx2", "f32 NXC", 24, 2, True),
+        ("avx2", "f32 NXC", 32, 2, False),  # whole lines alone
+        ("avx2", "f32 NXC", 24, 4, False),  # several taps: may be computed in bands
+        ("avx2", "f32 NCX", 24, 2, False),
+        ("avx2", "bf16 NXC", 48, 2, False),  # rounded results are never streamed
+        ("sse2", "f32 NXC", 24, 2, False),
+    ],
+)
+def test_phases_that_share_a_line_are_stored_together(
+    isa: str, head: str, channels: int, kernel: int, merged: bool
+) -> None:
+    line = f"scatter {head} GIOX n1 g1 i24 o{channels} x9x9 k{kernel}x{kernel} s2x2 d1x1 b0x0 y18x18"
+    plan = Plans(Problem.parse(line).structure, ISAS[isa], "standard").direct
+    assert plan.merged == merged
+    if merged:
+        assert all(panel[Panel.COLUMN] % 16 == 0 and panel[Panel.COLUMNS] == 16 for panel in plan.panels)
 
 
 @pytest.mark.parametrize(("isa", "streams"), [("avx512", True), ("avx2", True), ("sse2", False), ("neon", False)])

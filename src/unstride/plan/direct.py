@@ -174,16 +174,26 @@ class _Builder:
 
     def _merging_pays(self) -> bool:
         """Merging wins when channels alone leave lanes of the last vector empty, have one vector only, or end within a
-        line: lines that two phases share are written twice, and not past the caches."""
-        lanes, s = self.tile.lanes, self.structure
+        line that phases share."""
+        lanes = self.tile.lanes
         alone = _padded(self.result, lanes) / self.result
         classes = _merge_classes(self.axes[-1])
         columns = sum(c.phases for c in classes) * self.result
         together = sum(_padded(c.phases * self.result, lanes) for c in classes) / columns
         wider = self.result <= lanes and all(c.phases * self.result > lanes for c in classes)
+        return together < alone or (together == alone and (wider or self._shares_lines(classes)))
+
+    def _shares_lines(self, classes: tuple[ColumnClass, ...]) -> bool:
+        """Whether phases write parts of lines that are whole together, and only so may go past the caches.
+
+        That counts where sums are short. With several taps a phase, bands may be better, and they are not merged.
+        """
+        s = self.structure
         pixel = self.result * DTYPE_BYTES[s.dtype]
-        in_lines = pixel % LINE_BYTES != 0 and all(c.phases * pixel % LINE_BYTES == 0 for c in classes)
-        return together < alone or (together == alone and (wider or (s.data_layout == "NXC" and in_lines)))
+        if not self.isa.streams or s.data_layout != "NXC" or s.dtype not in ("f32", "f64") or pixel % LINE_BYTES == 0:
+            return False
+        one_tap = all(len(phase.taps) == 1 for axis in self.axes for phase in axis.phases)
+        return one_tap and all(c.phases * pixel % LINE_BYTES == 0 for c in classes)
 
     def _classes(self) -> tuple[ColumnClass, ...]:
         if self.merged:
