@@ -38,7 +38,7 @@ def test_one_digest_over_threads_and_splits() -> None:
 
 
 def test_one_digest_cold_from_disk_and_from_memory(tmp_path) -> None:
-    cold, disk = (digests.printed_by_child(8, 4, str(tmp_path)) for _ in range(2))
+    cold, disk = (digests.printed_by_child(16, 5, str(tmp_path)) for _ in range(2))
     assert [digest for _, digest in cold] == [digest for _, digest in disk]
     assert "cold" in {origin for origin, _ in cold}
     assert {origin for origin, _ in disk} == {"disk", "memory"}

@@ -9,6 +9,7 @@ Where nothing is padded or shifted (1x1 kernels, kernel == stride) the rows of a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import pairwise
@@ -57,16 +58,18 @@ class AcrossFamily:
     isa_name: str
     activation: str
     heights: tuple[int, ...]  # of its tiles: a layer needs one or two, and each costs a tenth of the compilation
+    parts: int  # into which the pixels of a source line are put
     name: ClassVar[str] = "across"
 
     @classmethod
     def of(cls, plan: AcrossPlan, activation: str) -> Self:
         heights = {panel[Panel.COLUMNS] for panel in plan.panels}
-        return cls(plan.direct.structure.dtype, plan.direct.isa.name, activation, tuple(sorted(heights)))
+        return cls(plan.direct.structure.dtype, plan.direct.isa.name, activation, tuple(sorted(heights)), plan.parts)
 
     @property
     def key(self) -> str:
-        return f"{self.name} {self.dtype} {self.activation} {'+'.join(map(str, self.heights))}"
+        parts = f" in {self.parts}" if self.parts > 1 else ""
+        return f"{self.name} {self.dtype} {self.activation} {'+'.join(map(str, self.heights))}{parts}"
 
     def build(self, numbers: Numbers) -> str:
         """The LLVM IR of the family."""
@@ -76,7 +79,7 @@ class AcrossFamily:
             weaves = rows == max(row_counts(numbers.isa))
             Line(module, numbers, self.activation, rows, weaves=weaves).emit()
         line_tables(module, numbers.isa, self.heights)
-        AcrossDriver(module, numbers, self.heights).emit()
+        AcrossDriver(module, numbers, self.heights, self.parts).emit()
         return str(module)
 
 
@@ -199,10 +202,10 @@ class Line:
 
 
 class AcrossDriver(LineStrip):
-    def __init__(self, module: Any, numbers: Numbers, heights: tuple[int, ...]) -> None:
+    def __init__(self, module: Any, numbers: Numbers, heights: tuple[int, ...], parts: int = 1) -> None:
         self.weave = _emit_weave(module, numbers)
         self.narrow = emit_narrow(module, numbers)
-        super().__init__(module, numbers)
+        super().__init__(module, numbers, parts if parts > 1 else 0)
         self.heights = heights
 
     def emit(self) -> None:
@@ -214,28 +217,33 @@ class AcrossDriver(LineStrip):
         self.line_args.store(LineArgs.CHANNEL_PITCH, self.channel_pitch)
         self.line_args.store(LineArgs.COUNT, e.select(self.flat, self.x_pitch * (self.v1 - self.v0), self.x1 - self.x0))
         self.list_planes()
+        fetch = self._fetching() if self.parts else None
         for image in e.range(self.images):
             self.filled = e.var(-1)  # the first source channel of the group in the strip
             for panel in self.panels():
-                self._panel(panel, self.n0 + image)
+                self._panel(panel, self.n0 + image, fetch)
         e.ret()
+
+    def _fetching(self) -> Callable[[], None]:
+        """What is called after each line, to fetch a part of the next task's source."""
+        blocks = self.sizes + self.get(Job.PANEL_BLOCKS)
+        panels = blocks.int(self.panel_block + 1) - blocks.int(self.panel_block)
+        return self.fetch_in(panels * (self.v1 - self.v0), self.rows, by_channel=True)
 
     def geometry(self) -> None:
         """The strip is [channel][plane][row][x]; results wait in lines [row of the tile][v][x]."""
         super().geometry()
-        e, lanes, count = self.e, self.numbers.lanes, self.x1 - self.x0
-        # Neighbouring positions read neighbouring pixels.
-        self.source_x = self.x0 + self.get(Job.SOURCE_X_FIRST)
-        self.columns = count + (self.get(Job.SOURCE_X_SPAN) - 1)
+        e, lanes, count, parts = self.e, self.numbers.lanes, self.x1 - self.x0, self.parts or 1
         self.flat = self.get(Job.FLAT).differs(0)
-        self.row_pitch = e.select(self.flat, self.columns, (self.columns + (2 * lanes - 1)) & -lanes)
+        self.part_pitch = ((self.columns + (parts - 1)) // parts + (2 * lanes - 1)) & -lanes
+        self.row_pitch = e.select(self.flat, self.columns, self.part_pitch * parts)
         self.plane_pitch = (self.rows * self.row_pitch + (lanes - 1)) & -lanes
         self.channel_pitch = self.get(Job.PLANE_COUNT) * self.plane_pitch
         # A line may run over into the next one, which is computed later.
         self.x_pitch = e.select(self.flat, count, (count + (lanes - 1)) & -lanes)
         self.line_pitch = (((self.v1 - self.v0) * self.x_pitch + (lanes - 1)) & -lanes) + OVERRUN * lanes
 
-    def _panel(self, panel: Ptr, image: Int) -> None:
+    def _panel(self, panel: Ptr, image: Int, fetch: Callable[[], None] | None) -> None:
         e = self.e
         channel = panel.int(Panel.CHANNEL)
         with e.when(self.filled.get().differs(channel)):
@@ -249,7 +257,7 @@ class AcrossDriver(LineStrip):
                 self._start_lines(panel)
             place = image * self.get(Job.RESULT_N_STRIDE) + offset
             in_place = self._in_place(panel)
-            self._run_lines(panel, hull, in_place, place + self._row_of(v_ranges))
+            self._run_lines(panel, hull, in_place, place + self._row_of(v_ranges), fetch)
             with e.when(e.b.and_(panel.int(Panel.FLUSH).differs(0), e.b.not_(in_place))):
                 self._flush(panel, place, v_ranges, hull)
 
@@ -296,7 +304,9 @@ class AcrossDriver(LineStrip):
                 for x in e.range(0, self.line_pitch, lanes):
                     line.store(x, value)
 
-    def _run_lines(self, panel: Ptr, hull: tuple[Int, Int], in_place: Any, place: Int) -> None:
+    def _run_lines(
+        self, panel: Ptr, hull: tuple[Int, Int], in_place: Any, place: Int, fetch: Callable[[], None] | None
+    ) -> None:
         e, size = self.e, self.numbers.isa.vector_bytes // self.numbers.lanes
         self.line_args.store(LineArgs.TAP_COUNT, self._list_taps(panel))
         self.line_args.store(LineArgs.RUN, panel.int(Panel.RUN))
@@ -319,6 +329,8 @@ class AcrossDriver(LineStrip):
             self.line_args.store(LineArgs.SOURCE, e.b.ptrtoint(source.value, I64))
             self.line_args.store(LineArgs.RESULT, e.b.ptrtoint(line.value, I64))
             e.call(Callee(function), self.line_args)
+            if fetch:
+                fetch()
 
     def _flush(self, panel: Ptr, place: Int, v_ranges: Ptr, hull: tuple[Int, Int]) -> None:
         e = self.e
@@ -362,11 +374,16 @@ class AcrossDriver(LineStrip):
             with e.when(self.planes_alive.int(plane).differs(0)):
                 for i in e.range(inner_count):
                     at = count.get() * 2
-                    row = inner.int(i * 2) * self.row_pitch
-                    self.taps.store(at, plane * self.plane_pitch + row + inner.int(i * 2 + 1))
+                    pixel = inner.int(i * 2) * self.row_pitch + self._within_row(inner.int(i * 2 + 1))
+                    self.taps.store(at, plane * self.plane_pitch + pixel)
                     self.taps.store(at + 1, (o * inner_count + i) * step)
                     count.set(count.get() + 1)
         return count.get()
+
+    def _within_row(self, x: Int) -> Int:
+        """Where a row of the strip has a pixel, counted from the first one that a position may touch."""
+        parts = self.parts
+        return x % parts * self.part_pitch + x // parts if parts else x
 
     def flush_row(self, panel: Ptr, place: Int, lines: Ptr) -> None:
         """Weave the phases of each channel into one line, and copy what lies inside the result."""

@@ -5,6 +5,7 @@ Every kernel family walks the same boxes. A family adds what happens between the
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from unstride._lazy import lazy
@@ -117,6 +118,40 @@ class Box:
         self.image_pitch = self.get(Job.PLANE_COUNT) * self.plane_pitch
         self.out_columns = (self.x1 - self.x0 - 1) * self.get(Job.RESULT_X_STEP) + self.get(Job.RESULT_X_REACH)
         self.out_rows = (self.v1 - self.v0 - 1) * self.get(Job.RESULT_V_STEP) + self.get(Job.RESULT_V_REACH)
+
+    def fetch_in(self, turns: Int, rows: Int, by_channel: bool) -> Callable[[], None]:
+        """What fetches, in so many turns, the source of the task that this thread is likely to take next: memory has
+        the time of all products to bring it. Rows are whole, so those of a unit are one run; of each channel, where
+        channels come first."""
+        e, get = self.e, self.get
+        task = e.arg_int(1) + get(Job.TASKS_AHEAD)
+        tasks = get(Job.V_BLOCKS) * get(Job.N_BLOCKS) * get(Job.P_BLOCKS)
+        n, (v, _), _, _ = self.unit_of(task)
+        first = e.max(v * get(Job.SOURCE_V_STEP) + get(Job.SOURCE_V_FIRST), 0)
+        rows = e.min(rows, get(Job.SOURCE_V_SIZE) - first)
+        start = e.ptr(get(Job.SOURCE), self.numbers.stored)
+        start = start + (n * get(Job.SOURCE_N_STRIDE) + first * get(Job.SOURCE_V_STRIDE))
+        line = LINE_BYTES // size_of(self.numbers.stored)
+        length = rows * get(Job.SOURCE_V_STRIDE)
+        runs, step = self.images, get(Job.SOURCE_N_STRIDE)
+        if by_channel:
+            runs, step = runs * get(Job.CHANNELS), get(Job.SOURCE_C_STRIDE)
+        by_run = (length + (line - 1)) // line
+        wanted = e.b.and_(get(Job.TASKS_AHEAD).differs(0), task < tasks)
+        left = e.var(e.select(wanted, runs * by_run, 0))
+        share = (left.get() + (turns - 1)) // turns
+        place, of_run = e.var(0), e.var(by_run)
+
+        def fetch() -> None:
+            count = e.min(share, left.get())
+            left.set(left.get() - count)
+            for _ in e.range(count):
+                e.fetch(start + place.get(), near=False)
+                over = of_run.get().equals(1)
+                place.set(place.get() + e.select(over, step - (by_run - 1) * line, line))
+                of_run.set(e.select(over, by_run, of_run.get() - 1))
+
+        return fetch
 
     # -- filling the strip
 

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from unstride.codegen import ir
 from unstride.codegen.direct import call_tile
-from unstride.codegen.emit import I64, Emitter, Int, Ptr, size_of
+from unstride.codegen.emit import I64, Emitter, Int, Ptr
 from unstride.codegen.numbers import Numbers, constant
 from unstride.codegen.tile import Sweep, TileArgs, TileFamily, TileKind
 from unstride.codegen.winograd_back import WayBack, WinogradForm, address
@@ -245,7 +245,7 @@ class WinogradDriver(WayBack):
         blocks = self.sizes + self.get(Job.PANEL_BLOCKS)
         end, at_once = blocks.int(self.panel_block + 1), self.get(Job.PANELS_AT_ONCE)
         following = e.var(blocks.int(self.panel_block))
-        fetch = self._fetch_in((end - following.get()) * self.points)
+        fetch = self.fetch_in((end - following.get()) * self.points, self.source_rows, self.channel_major)
         for first in e.while_below(following, end):
             following.set(e.min(first + at_once, end))
             count = following.get() - first
@@ -261,40 +261,6 @@ class WinogradDriver(WayBack):
                         self._multiply(panel, point, self._products(index), later)
             for index in e.range(count):
                 self._finish(self._panel(first + index), self._products(index))
-
-    def _fetch_in(self, turns: Int) -> Callable[[], None]:
-        """What fetches, in so many turns, the source of the task that this thread is likely to take next: memory has
-        the time of all products to bring it. Rows are whole, so those of a unit are one run; of each channel, where
-        channels come first."""
-        e, get = self.e, self.get
-        task = e.arg_int(1) + get(Job.TASKS_AHEAD)
-        tasks = get(Job.V_BLOCKS) * get(Job.N_BLOCKS) * get(Job.P_BLOCKS)
-        n, (v, _), _, _ = self.unit_of(task)
-        first = e.max(v * get(Job.SOURCE_V_STEP) + get(Job.SOURCE_V_FIRST), 0)
-        rows = e.min(self.source_rows, get(Job.SOURCE_V_SIZE) - first)
-        start = e.ptr(get(Job.SOURCE), self.numbers.stored)
-        start = start + (n * get(Job.SOURCE_N_STRIDE) + first * get(Job.SOURCE_V_STRIDE))
-        line = LINE_BYTES // size_of(self.numbers.stored)
-        length = rows * get(Job.SOURCE_V_STRIDE)
-        runs, step = self.images, get(Job.SOURCE_N_STRIDE)
-        if self.channel_major:
-            runs, step = runs * get(Job.CHANNELS), get(Job.SOURCE_C_STRIDE)
-        by_run = (length + (line - 1)) // line
-        wanted = e.b.and_(get(Job.TASKS_AHEAD).differs(0), task < tasks)
-        left = e.var(e.select(wanted, runs * by_run, 0))
-        share = (left.get() + (turns - 1)) // turns
-        place, of_run = e.var(0), e.var(by_run)
-
-        def fetch() -> None:
-            count = e.min(share, left.get())
-            left.set(left.get() - count)
-            for _ in e.range(count):
-                e.fetch(start + place.get(), near=False)
-                over = of_run.get().equals(1)
-                place.set(place.get() + e.select(over, step - (by_run - 1) * line, line))
-                of_run.set(e.select(over, by_run, of_run.get() - 1))
-
-        return fetch
 
     def _panel(self, index: Int) -> Ptr:
         return self.plan + self.get(Job.PANELS) + index * len(Panel)

@@ -4,7 +4,8 @@ Where a group has few result columns (RGB outputs, depthwise and narrow groups) 
 empty; where a phase has one tap (1x1 kernels, kernel == stride) sums are so short that transposing pixels costs as
 much as adding them. In NCX memory the x axis is contiguous, so positions along x fill the vectors instead: the tile's
 rows are (x-phase, channel), its weights are broadcast, and the source is read as it lies, only padded. The phases of a
-row are woven together on the way out.
+row are woven together on the way out. For a gather with a stride the pixels of a source line are put apart by residue
+when it is filled: each tap reads neighbours.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ SLACK = 8  # vectors behind the strip that the last tile of a line may read
 LAST_WIDTHS = (1, 2, 3, 4)  # vectors of the last tile of a line, besides the widest
 _FEW_ROWS = 8  # result columns of a group, up to which vectors of channels are no match
 _SOME_ROWS = 64  # up to which they are not, where their vectors would be a quarter empty
+_MOST_PARTS = 4  # into which the pixels of a line are put
+_FEW_CHANNELS = 16  # of the source, with which Winograd does not pay either
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,11 @@ class AcrossPlan:
     @property
     def algorithm(self) -> str:
         return "across x"
+
+    @property
+    def parts(self) -> int:
+        """Into how many the pixels of a source line are put, by their residue."""
+        return self.direct.axes[-1].source_step
 
 
 def row_counts(isa: ISA) -> tuple[int, ...]:
@@ -83,17 +91,24 @@ def plan_across(structure: Structure, isa: ISA) -> AcrossPlan | None:
     s = structure
     scatter = s.direction == "scatter"
     columns = (s.co if scatter else s.ci) * (s.stride[-1] if scatter else 1)
-    unit_step = scatter or s.stride[-1] == 1
-    if s.data_layout != "NCX" or not unit_step:
+    if s.data_layout != "NCX" or (not scatter and s.stride[-1] > _MOST_PARTS):
         return None
-    few = columns <= _FEW_ROWS
-    single_taps = all(len(phase.taps) == 1 for axis in phases_of(s)[-2:] for phase in axis.phases)
-    if not few and not single_taps and columns > _SOME_ROWS:
+    few, short = columns <= _FEW_ROWS, _is_short(s)
+    if not few and not short and columns > _SOME_ROWS:
         return None
     direct = plan_direct(structure, isa)
-    if not few and not single_taps and _filled(direct) > 0.75:
+    if not few and not short and _filled(direct) > 0.75:
         return None
     return _Builder(structure, isa, direct, few).build()
+
+
+def _is_short(s: Structure) -> bool:
+    """Whether transposing pixels and results would take as long as multiplying and adding them: each pixel has a part
+    in one result of a channel, or there are few channels in and no phases to weave."""
+    scatter = s.direction == "scatter"
+    axes = zip(phases_of(s)[-2:], s.stride[-2:], strict=True)
+    single = all(len(phase.taps) <= (1 if scatter else stride) for axis, stride in axes for phase in axis.phases)
+    return single or ((s.ci if scatter else s.co) < _FEW_CHANNELS and (not scatter or s.stride[-1] == 1))
 
 
 def _filled(direct: DirectPlan) -> float:

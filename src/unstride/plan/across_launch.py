@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from math import prod
 
 from unstride._lazy import lazy
-from unstride.plan.across import AcrossPlan, line_cycles
+from unstride.plan.across import AcrossPlan, line_cycles, vector_count
 from unstride.plan.cut import MOST_RESIDUES, STREAM, STRIP_BYTES, Grid
 from unstride.plan.job import Job, Panel
 from unstride.plan.line_launch import LineLaunch
@@ -16,6 +17,9 @@ __all__ = ["AcrossLaunch"]
 
 _DEEP = 2048  # channels whose lines take as long as their products
 _WOVEN = {1: 1.0, 2: 1.0, 3: 2.5, 4: 1.4}  # cycles of an element, by stride, with up to eight lanes
+_FILLED = {1: 3.0, 2: 4.0, 3: 7.0, 4: 5.0}  # cycles of a vector of a source line, by the parts it is put into
+_FILLED_FAR = 6.0  # and if it comes from the last cache, which is not guessed as well as for plain copies
+_CALL = 35.0  # of one line of a panel, beside its steps
 _LINE = 20.0  # cycles of a result row of a channel, beside its elements
 
 
@@ -44,6 +48,8 @@ class AcrossLaunch(LineLaunch[AcrossPlan]):
         Rows of two phases that fill their vectors are better kept apart: they can be woven in registers.
         """
         nx = self.counts[1]
+        if self.across.parts > 1:
+            return False
         if self.x.phases.result_step > 1 and round_up(nx, self.lanes) < 1.1 * nx:
             return False
         hulls = ((self.v, self.v_hull), (self.x, self.x_hull))
@@ -54,6 +60,8 @@ class AcrossLaunch(LineLaunch[AcrossPlan]):
     def _grids(self) -> Iterator[Grid]:
         nv, nx = self.counts
         budgets = [min(STRIP_BYTES, self.machine.l2_bytes // 2)]
+        if self.across.parts > 1:
+            budgets.append(self.machine.l2_bytes // 2)
         if self.across.packed_elements * self.compute_bytes > self.machine.l2_bytes // 2:
             budgets.append(2**20)  # few large strips, so that the weights are read less often
         for budget in budgets:
@@ -76,7 +84,7 @@ class AcrossLaunch(LineLaunch[AcrossPlan]):
             vectors = -(-grid.v_unit * nx // lanes)
         weights = plan.packed_elements / blocks
         lines, length = (1, vectors) if self.flat and grid.x_unit == nx else (grid.v_unit, vectors // grid.v_unit)
-        products = self._waiting * lines * self._line_cycles(length) / blocks
+        products = lines * (self._waiting * self._line_cycles(length) + _CALL * len(plan.panels)) / blocks
         streamed = weights * self.compute_bytes / STREAM
         if weights * self.compute_bytes <= self.machine.l2_bytes / 2:
             streamed /= max(1, tasks // blocks // self.threads)
@@ -85,15 +93,22 @@ class AcrossLaunch(LineLaunch[AcrossPlan]):
         woven = grid.v_unit * grid.x_unit * step * self.v.phases.result_step
         woven *= plan.direct.result_channels * self.problem.groups * len(plan.direct.outer_phases) // blocks
         in_place = step == 1 or (step == 2 and not self.flat and not plan.few)
-        in_place &= self.problem.dtype in ("f32", "f64")
+        in_place &= self.problem.dtype in ("f32", "f64") and grid.x_unit >= self._longest_tile * lanes
         weaving = self._weaving(in_place)
         # Every channel of the source begins on another page, which has to be found if the source is large.
         planes = len(plan.direct.planes) * plan.direct.reduce_channels * self.problem.groups
         pages = planes + filled * self.problem.itemsize / 4096
-        filling = 3 * filled / lanes + (100 * pages if self.has_far_source else 0)
+        far = _FILLED_FAR if plan.parts > 1 and self._far_data else 0.0
+        filling = (_FILLED[plan.parts] + far) * filled / lanes + (100 * pages if self.has_far_source else 0)
         listing = 120 * len(plan.panels) / blocks
         flushed = 0.0 if in_place else woven / (grid.x_unit * step)
         return self._turns(tasks) * (reading + filling + listing + weaving * woven + _LINE * flushed + 2000)
+
+    @property
+    def _far_data(self) -> bool:
+        """Whether source and result do not stay in the L2 of two cores."""
+        source = prod(self.problem.data_shape) * self.problem.itemsize
+        return source + self._result_bytes > 2 * self.machine.l2_bytes
 
     def _weaving(self, in_place: bool) -> float:
         """Cycles of an element on its way to the result, between those of other phases."""
@@ -103,6 +118,12 @@ class AcrossLaunch(LineLaunch[AcrossPlan]):
         if wide and step != 3:
             return self.result_distance
         return _WOVEN.get(step, 1.7) * self.result_distance
+
+    @lazy
+    def _longest_tile(self) -> int:
+        """Vectors that most lines must have to be written where they belong: panels of a chunk wait for each other."""
+        widths = {height: vector_count(self.plan.isa, height) for height in self._steps_by_height}
+        return max(widths.values()) if self.across.few else widths[max(widths)]
 
     @property
     def _waiting(self) -> float:
@@ -125,8 +146,9 @@ class AcrossLaunch(LineLaunch[AcrossPlan]):
 
     def _strip_room(self, v: int, x: int) -> int:
         rows = self.v.phases.source_step * (v - 1) + self.v.phases.span
-        columns = round_up(x - 1 + self.x.phases.span + self.lanes, self.lanes)
-        pixels = len(self.plan.planes) * round_up(rows * columns, self.lanes)
+        parts = self.across.parts
+        part = round_up(-(-(parts * (x - 1) + self.x.phases.span) // parts) + self.lanes, self.lanes)
+        pixels = len(self.plan.planes) * round_up(rows * parts * part, self.lanes)
         return self.compute_bytes * (self.plan.reduce_channels * pixels + 9 * self.lanes)
 
     def _lines_room(self, v: int, x: int) -> int:
@@ -147,4 +169,7 @@ class AcrossLaunch(LineLaunch[AcrossPlan]):
         }
 
     def _own_fields(self, grid: Grid) -> dict[Job, int]:
-        return {Job.FLAT: int(self.flat and grid.x_unit == self.counts[1])}
+        whole = grid.x_unit == self.counts[1]
+        apart = self.across.parts > 1  # plain lines come in fast enough
+        fetched = apart and self.has_far_source and whole and not self.outer and self.problem.groups == 1
+        return {Job.FLAT: int(self.flat and whole), Job.TASKS_AHEAD: self.threads if fetched else 0}
