@@ -138,13 +138,13 @@ class Box:
             runs, step = runs * get(Job.CHANNELS), get(Job.SOURCE_C_STRIDE)
         by_run = (length + (line - 1)) // line
         wanted = e.b.and_(get(Job.TASKS_AHEAD).differs(0), task < tasks)
-        left = e.var(e.select(wanted, runs * by_run, 0))
-        share = (left.get() + (turns - 1)) // turns
+        lines = e.var(e.select(wanted, runs * by_run, 0))
+        share = (lines.get() + (turns - 1)) // turns
         place, of_run = e.var(0), e.var(by_run)
 
         def fetch() -> None:
-            count = e.min(share, left.get())
-            left.set(left.get() - count)
+            count = e.min(share, lines.get())
+            lines.set(lines.get() - count)
             for _ in e.range(count):
                 e.fetch(start + place.get(), near=False)
                 over = of_run.get().equals(1)

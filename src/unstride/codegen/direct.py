@@ -10,6 +10,7 @@ One emitted module serves every layer of a (dtype, layout, activation, kind, ISA
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -104,9 +105,18 @@ class DirectDriver(Box):
             self.tile_args = e.stack(I64, TileArgs.COUNT)
             self.tile_args.store(TileArgs.TAPS, e.b.ptrtoint(self.taps.value, I64))
             self.tile_args.store(TileArgs.SLOPE_BITS, self.get(Job.SLOPE_BITS))
+            self.fetch = self._fetching() if self.channel_major else None
             for panel in self.panels():
                 self.panel(panel)
         self.done()
+
+    def _fetching(self) -> Callable[[], None]:
+        """What is called after each tile, to fetch a part of the next task's source."""
+        blocks = self.sizes + self.get(Job.PANEL_BLOCKS)
+        panels = blocks.int(self.panel_block + 1) - blocks.int(self.panel_block)
+        positions = self.images * (self.v1 - self.v0) * (self.x1 - self.x0)
+        tiles = (positions + (self.family.rows - 1)) // self.family.rows
+        return self.fetch_in(panels * tiles, self.rows, by_channel=True)
 
     def reach_source(self) -> None:
         """Fill the strip, unless the box can be read where it lies: pixel-major, of computed type, without padding.
@@ -265,6 +275,8 @@ class DirectDriver(Box):
                     with otherwise:
                         self._list_rows(panel, cursor, count)
                 call_tile(e, self.tile_args, panel.int(Panel.VECTORS), count, self.family.tile_kind.vectors)
+                if self.fetch:
+                    self.fetch()
 
     def _list_rows(self, panel: Ptr, cursor: _Cursor, count: Int) -> None:
         """Addresses of the tile's rows; the spare rows of a tile that is too tall repeat the last one."""

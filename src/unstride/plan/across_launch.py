@@ -169,7 +169,8 @@ class AcrossLaunch(LineLaunch[AcrossPlan]):
         }
 
     def _own_fields(self, grid: Grid) -> dict[Job, int]:
-        whole = grid.x_unit == self.counts[1]
-        apart = self.across.parts > 1  # plain lines come in fast enough
-        fetched = apart and self.has_far_source and whole and not self.outer and self.problem.groups == 1
-        return {Job.FLAT: int(self.flat and whole), Job.TASKS_AHEAD: self.threads if fetched else 0}
+        return {Job.FLAT: int(self.flat and grid.x_unit == self.counts[1])}
+
+    def _tasks_ahead(self, grid: Grid) -> int:
+        """Lines that are not put apart come in fast enough; of several groups one at a time is filled in."""
+        return super()._tasks_ahead(grid) if self.across.parts > 1 and self.problem.groups == 1 else 0

@@ -101,6 +101,7 @@ class LaunchBuilder(Cut):
             Job.OFFSET_TAPS: strip + out,
             Job.SCRATCH_PER_SLOT: strip + out + taps,
             Job.HOLES: int(self.prefill or self.plan.needs_prefill),
+            Job.TASKS_AHEAD: self._tasks_ahead(grid),
         }
         tasks = n_blocks * len(grid.panel_blocks) * v_blocks * x_blocks * outer_blocks
         return Launch(
@@ -112,6 +113,16 @@ class LaunchBuilder(Cut):
             scratch_per_slot=fields[Job.SCRATCH_PER_SLOT],
             prefill=self.prefill,
         )
+
+    def _tasks_ahead(self, grid: Grid) -> int:
+        """How many tasks later the one comes whose source is fetched; 0 if that does not pay: pixels that need not be
+        transposed come in fast enough, and where results are much more than the source, memory is busy with them."""
+        much = 6 * prod(self.problem.data_shape) >= prod(self.problem.result_shape)
+        return self.threads if much and self.problem.data_layout == "NCX" and self._has_far_rows(grid) else 0
+
+    def _has_far_rows(self, grid: Grid) -> bool:
+        """Whether the source is far, and units are whole rows of one plane of it."""
+        return self.has_far_source and self.problem.rank == 2 and grid.x_unit == self.counts[1]
 
     # -- tables
 

@@ -108,17 +108,13 @@ class WinogradLaunch(LaunchBuilder):
         rows, columns = self._rows_and_columns(grid)
         fields[Job.STRIP_TILE_ROWS] = self._strip_rows(rows, columns)
         fields[Job.PANELS_AT_ONCE] = self._at_once(grid.images * rows * columns * self._spread)
-        fields[Job.TASKS_AHEAD] = self.threads if self._fetches(columns) else 0
+        fields[Job.TASKS_AHEAD] = self.threads if self._has_far_rows(grid) else 0
         fields[Job.OFFSET_OUT] = strip
         fields[Job.OFFSET_TAPS] = strip + out
         fields[Job.OFFSET_TRANSFORMED] = strip + out + taps
         fields[Job.OFFSET_PRODUCTS] = strip + out + taps + transformed
         fields[Job.SCRATCH_PER_SLOT] = total = strip + out + taps + transformed + products
         return replace(base, fields=tuple(fields), scratch_per_slot=total)
-
-    def _fetches(self, columns: int) -> bool:
-        """Whether the source of the next unit is worth fetching: it is far, and whole rows of one plane."""
-        return self.has_far_source and not self.outer and columns == self._tiles_by_axis()[1]
 
     def _scratch(self, grid: Grid) -> tuple[int, int, int]:
         """Bytes of the strip, the transformed strip, and the products of the panels at hand."""
