@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tests.compiler.cases import SLOPE, Case
-from unstride.plan.choose import Plans
+from unstride.plan.choose import Plans, fitting
 from unstride.plan.machine import Machine
 from unstride.plan.winograd import WinogradPlan
 from unstride.problem import Problem
@@ -21,7 +21,7 @@ from unstride.reference import DTYPES, UNIT, error_bound, longest_sum, magnitude
 from unstride.runtime import program
 from unstride.runtime.machine import host
 
-__all__ = ["differs", "exact_operands", "outside_bound", "real_operands", "run"]
+__all__ = ["differs", "exact_operands", "outside_bound", "real_operands", "run", "widest"]
 
 Array = npt.NDArray[Any]
 draws_kernels = True
@@ -58,6 +58,11 @@ def _operands(case: Case, draw: Any) -> tuple[Array, Array, Array | None]:
 
 def result_channels(problem: Problem) -> int:
     return problem.groups * (problem.co if problem.direction == "scatter" else problem.ci)
+
+
+def widest() -> Machine:
+    """This machine, with its widest vectors for every structure: tests of their kernels want no others."""
+    return replace(host(), narrower=None)
 
 
 def run(case: Case, data: Array, filter: Array, bias: Array | None, result: Array | None = None) -> Array:
@@ -109,7 +114,8 @@ def algorithm(case: Case) -> str:
 
 
 def _preferred(case: Case) -> Any:
-    plans = Plans(case.problem.structure, machine(case).isa, case.accuracy)
+    structure = case.problem.structure
+    plans = Plans(structure, fitting(structure, machine(case), case.accuracy).isa, case.accuracy)
     return plans.special or plans.direct
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.compiler.judge import widest
 from unstride.problem import Problem
 from unstride.runtime import program as programs
-from unstride.runtime.machine import host
 from unstride.runtime.program import pack
 
 
@@ -20,7 +20,7 @@ def test_gaps_between_pixels_are_not_seen(
     kernel = "k6x6 s2x2 d1x1 b2x2" if kind == "large" else "k4x4 s2x2 d1x1 b1x1"
     line = f"scatter f32 {layout} GIOX n1 g1 i{channels} o64 x12x12 {kernel} y24x24"
     problem = Problem.parse(line)
-    weights = pack(problem.structure, host(), np.ones(problem.filter_shape, np.float32), None)
+    weights = pack(problem.structure, widest(), np.ones(problem.filter_shape, np.float32), None)
     step = weights.program.step_of(kind, problem, 2)
     launches: list[object] = []
     launch = type(weights)._launch

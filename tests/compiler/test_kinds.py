@@ -98,7 +98,7 @@ TELLING = [
 
 @pytest.mark.parametrize("line", TELLING)
 def test_every_kernel_that_fits_is_exact(line: str) -> None:
-    assert list(_wrong(Problem.parse(line), host(), seed=0)) == []
+    assert list(_wrong(Problem.parse(line), judge.widest(), seed=0)) == []
 
 
 @pytest.mark.parametrize("isa", ["sse2", "avx2"])
@@ -123,9 +123,9 @@ def test_strict_results_are_the_same_bits_by_every_kernel() -> None:
 
 def _strict_results(case: cases.Case) -> dict[str, np.ndarray]:
     problem, (data, filter, bias) = case.problem, judge.real_operands(case)
-    weights = pack(problem.structure, host(), filter, bias, accuracy="strict")
+    weights = pack(problem.structure, judge.widest(), filter, bias, accuracy="strict")
     results = {}
-    for kind in weights.program.plans.prices(problem, host()):
+    for kind in weights.program.plans.prices(problem, judge.widest()):
         results[kind] = np.full(problem.result_shape, np.nan, data.dtype)
         weights.launch(weights.program.step_of(kind, problem, 1), data, results[kind])
     return results

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from math import prod
 
 import pytest
@@ -11,11 +12,11 @@ import pytest
 from tests.compiler.lattice import cases
 from unstride.bench.layers import as_variant, workloads
 from unstride.explain.plan import Peak, dump, explain_plan
-from unstride.plan.choose import choose
+from unstride.plan.choose import choose, fitting
 from unstride.plan.direct import plan_direct
 from unstride.plan.job import Panel
 from unstride.plan.launch import plan_launch
-from unstride.plan.machine import AVX2, AVX512, ISAS, NEON, SSE2, Machine
+from unstride.plan.machine import AVX2, AVX512, ISA, ISAS, NEON, SSE2, Machine
 from unstride.plan.spread import plan_spread
 from unstride.problem import Problem
 
@@ -162,3 +163,32 @@ def test_units_of_half_the_width_make_saved_products_count_twice() -> None:
     whole, halves = (Machine(AVX512, 2, l2_bytes=2**20, pace=pace) for pace in (1, 2))
     assert choose(problem, whole, 2)[0].algorithm == "direct"
     assert choose(problem, halves, 2)[0].algorithm == "winograd F(3,2)xF(3,2)"
+
+
+HALVES = Machine(AVX512, 2, 32 * 1024, 2**20, pace=2, narrower=AVX2)
+"""A processor whose vectors of AVX-512 take two passes."""
+
+
+@pytest.mark.parametrize(
+    ("line", "isa"),
+    [
+        # 20 channels are 24 lanes of AVX2 and 32 of AVX-512
+        ("scatter f32 NXC XGIO n2 g1 i40 o20 x13x13 k5x5 s2x2 d1x1 b0x0 y26x26", AVX2),
+        ("gather f32 NXC XGIO n4 g1 i20 o10 x24x24 k5x5 s2x2 d1x1 b1x1 y48x48", AVX2),
+        # whole vectors either way
+        ("scatter f32 NXC XGIO n1 g1 i64 o64 x13x13 k5x5 s2x2 d1x1 b0x0 y26x26", AVX512),
+        ("gather f32 NXC XGIO n4 g1 i64 o10 x24x24 k5x5 s2x2 d1x1 b1x1 y48x48", AVX512),
+        # depthwise: channels fill vectors, or pixels do
+        ("scatter f32 NXC XGIO n1 g20 i1 o1 x13x13 k4x4 s2x2 d1x1 b1x1 y26x26", AVX512),
+        ("scatter f32 NCX GIOX n1 g20 i1 o1 x13x13 k4x4 s2x2 d1x1 b1x1 y26x26", AVX512),
+    ],
+)
+def test_narrow_structures_use_narrow_vectors_where_wide_ones_take_two_passes(line: str, isa: ISA) -> None:
+    problem = Problem.parse(line)
+    found = fitting(problem.structure, HALVES, "standard")
+    assert (found.isa, found.pace, found.narrower) == (isa, 1 if isa is AVX2 else 2, None)
+    plan, _ = choose(problem, HALVES, 2)
+    assert f"on {isa.name}:" in explain_plan(problem, HALVES, 2)
+    assert getattr(plan, "direct", plan).isa is isa
+    one_kind = replace(HALVES, narrower=None)
+    assert fitting(problem.structure, one_kind, "standard") == one_kind

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.compiler.judge import allocated
+from tests.compiler.judge import allocated, widest
 from unstride.plan.choose import Plans, choose
 from unstride.plan.job import Job
 from unstride.plan.machine import AVX2, AVX512, Machine
@@ -13,7 +13,6 @@ from unstride.plan.winograd import Transform
 from unstride.plan.winograd_whole import WholeLaunch, WholePlan, result_matrix, source_matrix, whole_maps
 from unstride.problem import Problem
 from unstride.reference import reference
-from unstride.runtime.machine import host
 from unstride.runtime.program import pack
 
 MACHINE = Machine(AVX2, 2)
@@ -55,7 +54,7 @@ def test_on_the_circle_errors_are_below_those_of_direct_sums(kernel: str) -> Non
     data = draw.standard_normal(problem.data_shape, np.float32)
     filter = draw.standard_normal(problem.filter_shape, np.float32)
     exact, errors = reference(problem, data, filter), {}
-    weights = pack(problem.structure, host(), filter, None)
+    weights = pack(problem.structure, widest(), filter, None)
     for kind in ("direct", "large"):
         result = np.empty(problem.result_shape, np.float32)
         weights.launch(weights.program.step_of(kind, problem, 2), data, result)
@@ -98,7 +97,7 @@ def _run_exactly(line: str, kind: str) -> tuple[int, ...]:
     draw = np.random.default_rng(0)
     data = draw.integers(-3, 4, problem.data_shape).astype(np.float32)
     filter = draw.integers(-3, 4, problem.filter_shape).astype(np.float32)
-    weights = pack(problem.structure, host(), filter, None)
+    weights = pack(problem.structure, widest(), filter, None)
     step = weights.program.step_of(kind, problem, 2)
     result = allocated(problem.result_shape, "f32", on_a_line=True)
     result[...] = np.nan

@@ -53,6 +53,16 @@ def test_arm_is_neon(monkeypatch: pytest.MonkeyPatch) -> None:
     assert machine._isa().name == "neon"
 
 
+def test_narrower_vectors_only_where_wide_ones_take_two_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(machine, "cpu_features", lambda: HASWELL | machine._V4)
+    for family, wanted, narrower in (("25", "", AVX2), ("25", "avx512", None), ("25", "avx2", None), ("26", "", None)):
+        processor = {"vendor_id": "AuthenticAMD", "cpu family": family}
+        monkeypatch.setattr(machine, "_first_processor", lambda processor=processor: processor)
+        monkeypatch.setenv("UNSTRIDE_ISA", wanted)
+        assert machine.host.__wrapped__().narrower is narrower
+
+
 def test_this_machine() -> None:
     here = machine.host()
     assert 1 <= here.cores <= len(os.sched_getaffinity(0))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.compiler.judge import widest
 
 from unstride.plan.choose import KINDS, Plans
 from unstride.problem import Problem
@@ -27,7 +28,7 @@ LAYERS = [
 
 def test_the_layers_meet_every_kernel() -> None:
     problems = [Problem.parse(line) for line in LAYERS]
-    met = {kind for p in problems for kind in Plans(p.structure, host().isa, "standard").prices(p, host())}
+    met = {kind for p in problems for kind in Plans(p.structure, host().isa, "standard").prices(p, widest())}
     assert met == set(KINDS)
 
 
@@ -38,9 +39,9 @@ def test_weights_may_change_after_compilation(line: str, accuracy: str) -> None:
     data = draw.integers(-2, 3, problem.data_shape).astype(np.float32)
     filter = draw.integers(-2, 3, problem.filter_shape).astype(np.float32)
     expected = reference(problem, data, filter)
-    weights = pack(problem.structure, host(), filter, None, accuracy=accuracy)
+    weights = pack(problem.structure, widest(), filter, None, accuracy=accuracy)
     filter[...] = 100
-    for kind in weights.program.plans.prices(problem, host()):
+    for kind in weights.program.plans.prices(problem, widest()):
         result = np.full(problem.result_shape, np.nan, np.float32)
         weights.launch(weights.program.step_of(kind, problem, 2), data, result)
         np.testing.assert_array_equal(result, expected, err_msg=kind)

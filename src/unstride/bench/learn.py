@@ -70,11 +70,12 @@ def _problems(count: int, seed: int) -> Iterator[Problem]:
 
 def _timed(problem: Problem) -> tuple[dict[str, float], dict[str, float], str]:
     """Prices and least seconds of every kind of kernel, and the planner's choice."""
-    machine, threads, draw = host(), current_threads(), np.random.default_rng(0)
+    threads, draw = current_threads(), np.random.default_rng(0)
     data, filter = (draw.standard_normal(shape, np.float32) for shape in (problem.data_shape, problem.filter_shape))
     result = allocated(problem.result_shape, problem.dtype)
-    weights = pack(problem.structure, machine, filter, None)
+    weights = pack(problem.structure, host(), filter, None)
     program = weights.program
+    machine = program.machine
     prices = program.plans.prices(problem, machine)
     steps = {kind: program.step_of(kind, problem, threads) for kind in prices}
     for step in steps.values():

@@ -63,7 +63,7 @@ def explain_plan(
     plan, launches = choose(problem, machine, threads, accuracy)
     size = 8 if problem.dtype == "f64" else 4
     lines = [
-        f"plan     {plan.algorithm} on {machine.isa.name}: {plan.reason}",
+        f"plan     {plan.algorithm} on {_base(plan).isa.name}: {plan.reason}",
         f"         {_tile(plan)}, accumulated in f{8 * size}",
         *(f"         {line}" for line in _axes(_base(plan))),
         f"panels   {_count(len(plan.panels), 'panel')}, {plan.packed_elements * size:,} bytes packed",

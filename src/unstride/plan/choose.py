@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 from unstride._lazy import lazy
 from unstride.plan.across import AcrossPlan, plan_across
@@ -18,13 +19,14 @@ from unstride.plan.launch import Launch, LaunchBuilder
 from unstride.plan.machine import ISA, Machine
 from unstride.plan.overlap import OverlapLaunch, plan_overlap
 from unstride.plan.rows import RowsLaunch, RowsPlan, plan_rows
+from unstride.plan.shares import round_up
 from unstride.plan.spread import SpreadLaunch, SpreadPlan, plan_spread
 from unstride.plan.winograd import WinogradPlan, plan_winograd
 from unstride.plan.winograd_launch import WinogradLaunch
 from unstride.plan.winograd_whole import WholeLaunch, WholePlan, whole_maps
 from unstride.problem import Problem, Structure
 
-__all__ = ["KINDS", "SCALE", "Plan", "Plans", "choose"]
+__all__ = ["KINDS", "SCALE", "Plan", "Plans", "choose", "fitting"]
 
 Plan = DirectPlan | WinogradPlan | AcrossPlan
 
@@ -82,6 +84,14 @@ SCALE = {
         "whole": 0.92,
     },
 }
+
+# The same of `clipped` where there is no padding to leave out, and only its weights are near.
+_UNPADDED = {"avx512 in 2 passes": 1.1}
+
+# Where vectors take two passes, narrower ones compute as much; they are used where they leave fewer lanes empty and
+# a large map takes at most this part of the time. Not where these kernels would compute it, whose prices, of which only
+# the order counts, do not compare.
+_NARROWER, _NOT_NARROWER = 0.97, ("rows", "spread", "clipped")
 
 # What another kernel than the one for large maps must gain, in cycles: it has to be compiled and packed for. On tiny
 # maps a part of its price will do, of the direct one less than of others: it serves the sizes that they leave, too.
@@ -215,7 +225,7 @@ class Plans:
     def _cheapest(self, problem: Problem, machine: Machine, usual: str) -> str:
         found, scale = self.prices(problem, machine), SCALE.get(machine.kind, {})
         if "banded" not in found:  # that of `clipped` was learned where there is padding, which bands leave out, too
-            scale = {**scale, "clipped": 1.0}
+            scale = {**scale, "clipped": _UNPADDED.get(machine.kind, 1.0)}
         prices = {kind: price * scale.get(kind, 1.0) for kind, price in found.items()}
 
         def effort(kind: str) -> float:
@@ -230,6 +240,28 @@ class Plans:
         return self._builder(kind, problem, machine, threads).launches()
 
 
+def fitting(structure: Structure, machine: Machine, accuracy: str) -> Machine:
+    """The machine as it computes a structure best: with its widest vectors, or with narrower ones."""
+    channels = structure.co if structure.direction == "scatter" else structure.ci
+    narrow = machine.by_one_pass if structure.ci * structure.co > 1 else None
+    if narrow is None or not _fills_better(channels, structure.dtype, machine.isa, narrow.isa):
+        return replace(machine, narrower=None)
+    large, prices = _large(structure), []
+    for one in (narrow, machine):
+        plans = Plans(structure, one.isa, accuracy)
+        kind = plans.cheapest(large, one)
+        if kind in _NOT_NARROWER:
+            return replace(machine, narrower=None)
+        prices.append(plans.price(kind, large, one) * SCALE[one.kind].get(kind, 1.0))
+    return narrow if prices[0] < _NARROWER * prices[1] else replace(machine, narrower=None)
+
+
+def _fills_better(channels: int, dtype: str, wide: ISA, narrow: ISA) -> bool:
+    """Whether whole vectors of so many channels are at least a tenth smaller by the narrow ones."""
+    padded = [round_up(channels, isa.lanes(8 if dtype == "f64" else 4)) for isa in (wide, narrow)]
+    return padded[0] >= 1.1 * padded[1]
+
+
 def choose(
     problem: Problem, machine: Machine, threads: int, accuracy: str = "standard"
 ) -> tuple[Plan, tuple[Launch, ...]]:
@@ -240,6 +272,7 @@ def choose(
     >>> choose(p, Machine(AVX2, 2), 2)[0].algorithm, choose(p, Machine(AVX2, 2), 2, "strict")[0].algorithm
     ('winograd F(3,2)xF(3,2) of whole maps', 'direct, in bands')
     """
+    machine = fitting(problem.structure, machine, accuracy)
     plans = Plans(problem.structure, machine.isa, accuracy)
     kind = plans.cheapest(problem, machine)
     return plans.of(kind), plans.launches(kind, problem, machine, threads)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 __all__ = ["AVX2", "AVX512", "ISA", "ISAS", "LINE_BYTES", "NEON", "SSE2", "Machine"]
 
@@ -48,8 +48,14 @@ class Machine:
     l2_bytes: int = 512 * 1024
     last_bytes: int = 32 * 2**20  # of a shared cache, as most machines have it
     pace: int = 1  # passes that a vector needs through the units of a core: 2 where these are half as wide
+    narrower: ISA | None = None  # with vectors that take one pass then, and fit few channels better
 
     @property
     def kind(self) -> str:
         """What measured prices belong to."""
         return self.isa.name if self.pace == 1 else f"{self.isa.name} in {self.pace} passes"
+
+    @property
+    def by_one_pass(self) -> Machine | None:
+        """This machine with the narrower vectors, if it has such."""
+        return replace(self, isa=self.narrower, pace=1, narrower=None) if self.narrower else None

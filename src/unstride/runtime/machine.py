@@ -21,11 +21,13 @@ _V4 = frozenset(("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"))
 def host() -> Machine:
     """This machine: the widest instruction set it has, the cores this process may use, its private caches.
 
-    `UNSTRIDE_ISA` (sse2, avx2, avx512) chooses a narrower instruction set; one the processor lacks is refused.
+    Where AVX-512 passes the units in two halves, structures that AVX2 fits better may use that. `UNSTRIDE_ISA` (sse2,
+    avx2, avx512) chooses one instruction set for all; one the processor lacks is refused.
     """
     isa = _isa()
-    caches = _cache_bytes(1, 32 * 1024), _cache_bytes(2, 512 * 1024)
-    return Machine(isa, usable_cores(), *caches, pace=_pace(isa))
+    pace, caches = _pace(isa), (_cache_bytes(1, 32 * 1024), _cache_bytes(2, 512 * 1024))
+    narrower = AVX2 if pace > 1 and not _wanted_isa() else None
+    return Machine(isa, usable_cores(), *caches, pace=pace, narrower=narrower)
 
 
 def usable_cores() -> int:
@@ -58,7 +60,7 @@ def _pace(isa: ISA) -> int:
 
 def _isa() -> ISA:
     best = _best_isa()
-    wanted = os.environ.get("UNSTRIDE_ISA", "").strip().lower()
+    wanted = _wanted_isa()
     if not wanted or wanted == best.name:
         return best
     choices = _runnable(best)
@@ -66,6 +68,10 @@ def _isa() -> ISA:
         rule = f"this processor runs {', '.join(choices)}"
         raise AttributeValueError("UNSTRIDE_ISA", wanted, rule, "choose one of these")
     return ISAS[wanted]
+
+
+def _wanted_isa() -> str:
+    return os.environ.get("UNSTRIDE_ISA", "").strip().lower()
 
 
 def _runnable(best: ISA) -> list[str]:

@@ -25,7 +25,7 @@ from unstride.codegen.family import family_of
 from unstride.codegen.numbers import Numbers
 from unstride.errors import SizeLimitError
 from unstride.plan.across import AcrossPlan
-from unstride.plan.choose import Plan, Plans
+from unstride.plan.choose import Plan, Plans, fitting
 from unstride.plan.direct import DirectPlan
 from unstride.plan.job import Job, Panel
 from unstride.plan.launch import Launch
@@ -219,6 +219,7 @@ def program(
     Layers that are tuned have one of their own: what they find out must not change the results of others.
     """
     del tuned
+    machine = fitting(structure, machine, "strict" if clipped else accuracy)
     return Program(structure, machine, activation, accuracy, clipped)
 
 
