@@ -114,8 +114,7 @@ def algorithm(case: Case) -> str:
 
 
 def _preferred(case: Case) -> Any:
-    structure = case.problem.structure
-    plans = Plans(structure, fitting(structure, machine(case), case.accuracy).isa, case.accuracy)
+    _, plans = fitting(case.problem.structure, machine(case), case.accuracy)
     return plans.special or plans.direct
 
 

@@ -197,6 +197,9 @@ class Plans:
 
     def prices(self, problem: Problem, machine: Machine) -> dict[str, float]:
         """What each kernel that can compute the problem would cost, in cycles of one thread."""
+        last = self._last_prices  # of another thread, perhaps
+        if last and last[:2] == (problem, machine):
+            return last[2]
         direct = self._builder("direct", problem, machine, 1)
         in_bands = self.direct.best_in_bands and not direct.prefill
         found: dict[str, float | None] = {} if in_bands else {"direct": direct.price}
@@ -240,20 +243,23 @@ class Plans:
         return self._builder(kind, problem, machine, threads).launches()
 
 
-def fitting(structure: Structure, machine: Machine, accuracy: str) -> Machine:
-    """The machine as it computes a structure best: with its widest vectors, or with narrower ones."""
+def fitting(structure: Structure, machine: Machine, accuracy: str) -> tuple[Machine, Plans]:
+    """The machine as it computes a structure best, with its widest vectors or with narrower ones; and the plans."""
     channels = structure.co if structure.direction == "scatter" else structure.ci
-    narrow = machine.by_one_pass if structure.ci * structure.co > 1 else None
-    if narrow is None or not _fills_better(channels, structure.dtype, machine.isa, narrow.isa):
-        return replace(machine, narrower=None)
+    narrow, wide = machine.by_one_pass, replace(machine, narrower=None)
+    usual = wide, Plans(structure, wide.isa, accuracy)
+    if narrow is None or structure.ci * structure.co == 1:
+        return usual
+    if not _fills_better(channels, structure.dtype, wide.isa, narrow.isa):
+        return usual
+    other = narrow, Plans(structure, narrow.isa, accuracy)
     large, prices = _large(structure), []
-    for one in (narrow, machine):
-        plans = Plans(structure, one.isa, accuracy)
+    for one, plans in (other, usual):
         kind = plans.cheapest(large, one)
         if kind in _NOT_NARROWER:
-            return replace(machine, narrower=None)
+            return usual
         prices.append(plans.price(kind, large, one) * SCALE[one.kind].get(kind, 1.0))
-    return narrow if prices[0] < _NARROWER * prices[1] else replace(machine, narrower=None)
+    return other if prices[0] < _NARROWER * prices[1] else usual
 
 
 def _fills_better(channels: int, dtype: str, wide: ISA, narrow: ISA) -> bool:
@@ -272,8 +278,7 @@ def choose(
     >>> choose(p, Machine(AVX2, 2), 2)[0].algorithm, choose(p, Machine(AVX2, 2), 2, "strict")[0].algorithm
     ('winograd F(3,2)xF(3,2) of whole maps', 'direct, in bands')
     """
-    machine = fitting(problem.structure, machine, accuracy)
-    plans = Plans(problem.structure, machine.isa, accuracy)
+    machine, plans = fitting(problem.structure, machine, accuracy)
     kind = plans.cheapest(problem, machine)
     return plans.of(kind), plans.launches(kind, problem, machine, threads)
 

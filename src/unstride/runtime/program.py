@@ -25,7 +25,7 @@ from unstride.codegen.family import family_of
 from unstride.codegen.numbers import Numbers
 from unstride.errors import SizeLimitError
 from unstride.plan.across import AcrossPlan
-from unstride.plan.choose import Plan, Plans, fitting
+from unstride.plan.choose import Plan, fitting
 from unstride.plan.direct import DirectPlan
 from unstride.plan.job import Job, Panel
 from unstride.plan.launch import Launch
@@ -155,9 +155,9 @@ class Program:
     """A structure's plans and kernels. `clipped` is for weights that are not finite, which must not meet padding."""
 
     def __init__(self, structure: Structure, machine: Machine, activation: str, accuracy: str, clipped: bool) -> None:
-        self.structure, self.machine = structure, machine
+        self.structure = structure
+        self.machine, self.plans = fitting(structure, machine, "strict" if clipped else accuracy)
         self.activation, self.accuracy, self.only_clipped = activation, accuracy, clipped
-        self.plans = Plans(structure, machine.isa, "strict" if clipped else accuracy)
         self.kinds: dict[Problem, str] = {}  # what computes a size: by price, or by trial
         self._kernels: dict[str, Kernel] = {}
         self._steps: dict[tuple[Problem, int], Step] = {}
@@ -219,7 +219,6 @@ def program(
     Layers that are tuned have one of their own: what they find out must not change the results of others.
     """
     del tuned
-    machine = fitting(structure, machine, "strict" if clipped else accuracy)
     return Program(structure, machine, activation, accuracy, clipped)
 
 
