@@ -26,10 +26,10 @@ LAYERS = [
 ]
 
 
-def test_the_layers_meet_every_kernel() -> None:
+def test_the_layers_meet_every_kernel_of_their_type() -> None:
     problems = [Problem.parse(line) for line in LAYERS]
     met = {kind for p in problems for kind in Plans(p.structure, host().isa, "standard").prices(p, widest())}
-    assert met == set(KINDS)
+    assert met == {*KINDS} - {"matrix"}
 
 
 @pytest.mark.parametrize("accuracy", ["standard", "strict"])

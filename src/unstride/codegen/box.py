@@ -26,9 +26,13 @@ class Box:
     narrow: Any  # set by subclasses that flush to pixel-major memory
     flushes_past = False  # whether channel-major results may go past the caches
 
-    def __init__(self, module: Any, numbers: Numbers, *, channel_major: bool) -> None:
+    def __init__(
+        self, module: Any, numbers: Numbers, *, channel_major: bool, strip_numbers: Numbers | None = None
+    ) -> None:
+        """`strip_numbers`: what the strip is filled with, where that is not computed numbers."""
         self.numbers, self.channel_major = numbers, channel_major
-        self.zero = emit_zero(module, numbers)
+        self.strip_numbers = strip_numbers or numbers
+        self.zero = emit_zero(module, self.strip_numbers)
         if channel_major:
             self.gather = emit_transpose(module, "transpose_in", numbers, widen=True)
             same = numbers.stored is numbers.computed  # then one function serves both ways
@@ -40,7 +44,7 @@ class Box:
         self._decode(self.e.arg_int(1))
         scratch = self.get(Job.SCRATCH) + self.e.arg_int(2) * self.get(Job.SCRATCH_PER_SLOT)
         self.scratch = self.e.ptr(scratch, I64)
-        self.strip = self.scratch_at(Job.OFFSET_STRIP, numbers.computed)
+        self.strip = self.scratch_at(Job.OFFSET_STRIP, self.strip_numbers.computed)
         self.out = self.scratch_at(Job.OFFSET_OUT, numbers.computed)
         self.planes_alive = self.scratch_at(Job.OFFSET_TAPS, I64)
         self.plane_offsets = self.planes_alive + self.get(Job.PLANE_COUNT)
@@ -54,7 +58,7 @@ class Box:
     @lazy
     def copy(self) -> Any:
         """`copy`, for those who need it."""
-        return emit_copy(self.e.module, self.numbers)
+        return emit_copy(self.e.module, self.strip_numbers)
 
     def done(self) -> None:
         """The end of a task: what was streamed becomes visible before the task counts as done."""
@@ -241,6 +245,44 @@ class Box:
                 for pixel in e.range(count):
                     to, start = target + pixel * self.pixel_pitch, source + pixel * self.get(Job.SOURCE_X_STRIDE)
                     e.call(self.copy, to, start, channels)
+
+    # -- the taps of a panel
+
+    def list_taps(self, panel: Ptr) -> Int:
+        """Write the (source, weights) offsets of the taps that read something real; returns how many.
+
+        Taps of planes that do not exist are left out, and in boxes of one row (or one column) those of rows (or
+        columns) that do not exist: with such boxes everywhere, an implied zero is never multiplied.
+        """
+        e = self.e
+        count = e.var(0)
+        inner_count = panel.int(Panel.INNER_COUNT)
+        inner = self.plan + self.get(Job.INNER_TAPS) + panel.int(Panel.INNER_FIRST) * 2
+        outer = self.plan + self.get(Job.OUTER_TAPS) + panel.int(Panel.OUTER_FIRST)
+        step = panel.int(Panel.RUN) * panel.int(Panel.VECTORS) * self.numbers.lanes
+        one_row, one_column = (self.v1 - self.v0).equals(1), (self.x1 - self.x0).equals(1)
+        for o in e.range(panel.int(Panel.OUTER_COUNT)):
+            plane = outer.int(o)
+            with e.when(self.planes_alive.int(plane).differs(0)):
+                base = self.plane_offsets.int(plane) + self.channel_offset(panel)
+                for i in e.range(inner_count):
+                    a_v, a_x = inner.int(i * 2), inner.int(i * 2 + 1)
+                    v, x = self.source_v + a_v, self.source_x + a_x
+                    v_real = e.b.and_(v >= 0, v < self.get(Job.SOURCE_V_SIZE))
+                    x_real = e.b.and_(x >= 0, x < self.get(Job.SOURCE_X_SIZE))
+                    skip_v = e.b.and_(one_row, e.b.not_(v_real))
+                    single = e.b.and_(one_column, panel.int(Panel.RUN) <= self.get(Job.CHANNELS))
+                    skip = e.b.or_(skip_v, e.b.and_(single, e.b.not_(x_real)))
+                    with e.when(e.b.not_(skip)):
+                        at = count.get() * 2
+                        self.taps.store(at, base + a_v * self.row_pitch + a_x * self.pixel_pitch)
+                        self.taps.store(at + 1, (o * inner_count + i) * step)
+                        count.set(count.get() + 1)
+        return count.get()
+
+    def channel_offset(self, panel: Ptr) -> Int:
+        """Where in a pixel of the strip the channels begin that a panel reads."""
+        return panel.int(Panel.CHANNEL)
 
     # -- the result
 

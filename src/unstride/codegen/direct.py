@@ -154,7 +154,7 @@ class DirectDriver(Box):
         with e.when(alive.differs(0)):
             if self.channel_major:
                 self.start_out(panel)
-            taps = self._list_taps(panel)
+            taps = self.list_taps(panel)
             self.tile_args.store(TileArgs.TAP_COUNT, taps)
             self.tile_args.store(TileArgs.RUN, panel.int(Panel.RUN))
             size = self.numbers.isa.vector_bytes // self.numbers.lanes
@@ -176,38 +176,6 @@ class DirectDriver(Box):
         if not self.through_strip and any(map(self.numbers.streams, self.family.tile_kind.vectors)):
             to = place.result
             self.tile_args.store(TileArgs.STREAM, self.streamed(to.at(*to.origin), to.by_image, to.by_v, to.by_x))
-
-    def _list_taps(self, panel: Ptr) -> Int:
-        """Write the (source, weights) offsets of the taps that read something real; returns how many.
-
-        Taps of planes that do not exist are left out, and in boxes of one row (or one column) those of rows (or
-        columns) that do not exist: with such boxes everywhere, an implied zero is never multiplied.
-        """
-        e = self.e
-        count = e.var(0)
-        inner_count = panel.int(Panel.INNER_COUNT)
-        inner = self.plan + self.get(Job.INNER_TAPS) + panel.int(Panel.INNER_FIRST) * 2
-        outer = self.plan + self.get(Job.OUTER_TAPS) + panel.int(Panel.OUTER_FIRST)
-        step = panel.int(Panel.RUN) * panel.int(Panel.VECTORS) * self.numbers.lanes
-        one_row, one_column = (self.v1 - self.v0).equals(1), (self.x1 - self.x0).equals(1)
-        for o in e.range(panel.int(Panel.OUTER_COUNT)):
-            plane = outer.int(o)
-            with e.when(self.planes_alive.int(plane).differs(0)):
-                base = self.plane_offsets.int(plane) + panel.int(Panel.CHANNEL)
-                for i in e.range(inner_count):
-                    a_v, a_x = inner.int(i * 2), inner.int(i * 2 + 1)
-                    v, x = self.source_v + a_v, self.source_x + a_x
-                    v_real = e.b.and_(v >= 0, v < self.get(Job.SOURCE_V_SIZE))
-                    x_real = e.b.and_(x >= 0, x < self.get(Job.SOURCE_X_SIZE))
-                    skip_v = e.b.and_(one_row, e.b.not_(v_real))
-                    single = e.b.and_(one_column, panel.int(Panel.RUN) <= self.get(Job.CHANNELS))
-                    skip = e.b.or_(skip_v, e.b.and_(single, e.b.not_(x_real)))
-                    with e.when(e.b.not_(skip)):
-                        at = count.get() * 2
-                        self.taps.store(at, base + a_v * self.row_pitch + a_x * self.pixel_pitch)
-                        self.taps.store(at + 1, (o * inner_count + i) * step)
-                        count.set(count.get() + 1)
-        return count.get()
 
     def place(self, panel: Ptr, phase: Int, offset: Int) -> Place:
         """Where results go, as an affine function of (image, v, x); source addresses are affine in the same way."""

@@ -8,6 +8,7 @@ from typing import Any
 from unstride.codegen.across import AcrossFamily
 from unstride.codegen.direct import DirectFamily
 from unstride.codegen.folded import FoldedFamily
+from unstride.codegen.matrix import MatrixFamily
 from unstride.codegen.rows import RowsFamily
 from unstride.codegen.spread import SpreadFamily
 from unstride.codegen.winograd import WinogradFamily
@@ -16,6 +17,7 @@ from unstride.plan.across import AcrossPlan
 from unstride.plan.choose import Plan
 from unstride.plan.direct import DirectPlan
 from unstride.plan.folded import FoldedPlan
+from unstride.plan.matrix import MatrixPlan
 from unstride.plan.rows import RowsPlan
 from unstride.plan.spread import SpreadPlan
 from unstride.plan.winograd import WinogradPlan
@@ -23,10 +25,11 @@ from unstride.plan.winograd_whole import WholePlan
 
 __all__ = ["Family", "family_of"]
 
-Family = DirectFamily | WinogradFamily | AcrossFamily | FoldedFamily | SpreadFamily | RowsFamily
+Family = DirectFamily | WinogradFamily | AcrossFamily | FoldedFamily | SpreadFamily | RowsFamily | MatrixFamily
 
 _FAMILIES: dict[type, Callable[[Any, str], Family]] = {
     DirectPlan: DirectFamily.of,
+    MatrixPlan: MatrixFamily.of,
     WinogradPlan: WinogradFamily.of,
     WholePlan: WholeFamily.of,
     AcrossPlan: AcrossFamily.of,

@@ -99,6 +99,11 @@ def HalfType() -> Type:
 
 
 @cache
+def BFloatType() -> Type:
+    return Type("bfloat")
+
+
+@cache
 def FloatType() -> Type:
     return Type("float")
 

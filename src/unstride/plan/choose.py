@@ -17,6 +17,7 @@ from unstride.plan.direct import DirectPlan, plan_direct
 from unstride.plan.folded import FoldedLaunch, FoldedPlan, plan_folded
 from unstride.plan.launch import Launch, LaunchBuilder
 from unstride.plan.machine import ISA, Machine
+from unstride.plan.matrix import MatrixLaunch, MatrixPlan, plan_matrix
 from unstride.plan.overlap import OverlapLaunch, plan_overlap
 from unstride.plan.rows import RowsLaunch, RowsPlan, plan_rows
 from unstride.plan.shares import round_up
@@ -30,7 +31,10 @@ __all__ = ["KINDS", "SCALE", "Plan", "Plans", "choose", "fitting"]
 
 Plan = DirectPlan | WinogradPlan | AcrossPlan
 
-KINDS = ("direct", "banded", "clipped", "overlap", "folded", "spread", "rows", "winograd", "large", "whole", "across")
+KINDS = (
+    *("direct", "banded", "clipped", "overlap", "folded", "spread", "rows"),
+    *("winograd", "large", "whole", "across", "matrix"),
+)
 
 # What makes the launches of a kind; of others it is a LaunchBuilder, for their plans are direct ones.
 _LAUNCHES: dict[str, Callable[..., LaunchBuilder]] = {
@@ -42,6 +46,7 @@ _LAUNCHES: dict[str, Callable[..., LaunchBuilder]] = {
     "large": WinogradLaunch,
     "whole": WholeLaunch,
     "across": AcrossLaunch,
+    "matrix": MatrixLaunch,
 }
 
 # How much longer than its model says a kernel takes, relative to the direct one: the median over random layers that are
@@ -101,8 +106,10 @@ _ANOTHER, _PART_OF_DIRECT, _PART = 40_000.0, 1 / 12, 1 / 5
 class Plans:
     """The plans of one structure, each made when it is first looked at."""
 
-    def __init__(self, structure: Structure, isa: ISA, accuracy: str) -> None:
+    def __init__(self, structure: Structure, isa: ISA, accuracy: str, *, matrix: tuple[str, ...] = ()) -> None:
+        """`matrix`: the types of which the machine multiplies whole tiles."""
         self.structure, self.isa, self.accuracy = structure, isa, accuracy
+        self._has_tiles = structure.dtype in matrix
         self.strict = accuracy == "strict"
         self._preferred: dict[Machine, str] = {}
         self._last_prices: tuple[Problem, Machine, dict[str, float]] | None = None
@@ -176,6 +183,17 @@ class Plans:
         return plan_rows(self.structure, self.isa)
 
     @lazy
+    def matrix(self) -> MatrixPlan | None:
+        """Not for strict results, either: it adds up pairs of products first."""
+        return plan_matrix(self.structure, self.isa) if self._has_tiles and not self.strict else None
+
+    @property
+    def left_by_matrix(self) -> DirectPlan:
+        """What computes the boxes that products of tiles leave."""
+        assert self.matrix is not None
+        return self.matrix.left
+
+    @lazy
     def banded(self) -> DirectPlan:
         return plan_direct(self.structure, self.isa, banded=True)
 
@@ -216,9 +234,9 @@ class Plans:
         if machine not in self._preferred:
             special = (kind for kind in ("spread", "rows", "across", "large", "winograd") if getattr(self, kind))
             usual = next(special, None) or ("banded" if self.direct.best_in_bands else "direct")
-            may_fold = usual not in ("spread", "rows") and (self.overlap or self.folded)
-            large = self._cheapest(_large(self.structure), machine, usual) if may_fold else usual
-            self._preferred[machine] = large if large in ("overlap", "folded") else usual
+            may_differ = usual not in ("spread", "rows") and (self.overlap or self.folded or self.matrix)
+            large = self._cheapest(_large(self.structure), machine, usual) if may_differ else usual
+            self._preferred[machine] = large if large in ("overlap", "folded", "matrix") else usual
         return self._preferred[machine]
 
     def cheapest(self, problem: Problem, machine: Machine) -> str:
@@ -247,7 +265,7 @@ def fitting(structure: Structure, machine: Machine, accuracy: str) -> tuple[Mach
     """The machine as it computes a structure best, with its widest vectors or with narrower ones; and the plans."""
     channels = structure.co if structure.direction == "scatter" else structure.ci
     narrow, wide = machine.by_one_pass, replace(machine, narrower=None)
-    usual = wide, Plans(structure, wide.isa, accuracy)
+    usual = wide, Plans(structure, wide.isa, accuracy, matrix=wide.matrix)
     if narrow is None or structure.ci * structure.co == 1:
         return usual
     if not _fills_better(channels, structure.dtype, wide.isa, narrow.isa):

@@ -27,6 +27,7 @@ _ROWS = {
     "avx2": {1: 10, 2: 6, 3: 4},
     "neon": {2: 12},
     "avx512": {1: 10, 2: 14, 3: 9},
+    "amx": {2: 32},
 }
 
 
@@ -131,30 +132,35 @@ def plan_direct(
     banded: bool = False,
     merge: bool = True,
     shaped: bool = True,
+    deep: int = 1,
 ) -> DirectPlan:
     """The direct plan of a structure.
 
     A `clipped` plan never multiplies padding: every tap is added on its own, over the positions at which it reads the
     source. Weights that are not finite need that, and small maps under wide kernels gain by it. Nor does a `banded`
     plan, which takes together the positions at which the same taps read the source. The tile of a `shaped` plan is as
-    wide as its columns want; plans that share packed weights must agree on that.
+    wide as its columns want; plans that share packed weights must agree on that. Where products take channels `deep` at
+    a time, their number is padded, and so are columns.
     """
-    return _Builder(structure, isa, clipped, merge, banded, shaped).build()
+    return _Builder(structure, isa, clipped, merge, banded, shaped, deep).build()
 
 
 class _Builder:
-    def __init__(self, structure: Structure, isa: ISA, clipped: bool, merge: bool, banded: bool, shaped: bool) -> None:
+    def __init__(
+        self, structure: Structure, isa: ISA, clipped: bool, merge: bool, banded: bool, shaped: bool, deep: int
+    ) -> None:
         s = self.structure = structure
         self.isa = isa
         scatter = s.direction == "scatter"
         self.reduce, self.result = (s.ci, s.co) if scatter else (s.co, s.ci)
+        self.deep, self.depth = deep, _padded(self.reduce, deep)
         self.axes = phases_of(s)
         # A 1D case is a 2D case with one row.
         self.rows = self.axes[-2] if s.rank > 1 else ONE_ROW
         self.depthwise = _is_depthwise(s)
         compute_bytes = 8 if s.dtype == "f64" else 4
         self.tile = _tile(isa, isa.lanes(compute_bytes), 2, depthwise=self.depthwise)
-        self.through_strip = s.data_layout == "NCX" or clipped
+        self.through_strip = s.data_layout == "NCX" or clipped or deep > 1
         self.clipped, self.banded = clipped, banded
         self.merged = (
             merge and not clipped and not banded and not self.depthwise and s.groups == 1 and self._merging_pays()
@@ -202,16 +208,17 @@ class _Builder:
 
     def _pixel_pitch(self, compute_bytes: int) -> int:
         """Channels of a strip pixel; deep pixels are kept off powers of two, which would share one cache set."""
-        channels = self.structure.groups * self.reduce
+        channels = self.structure.groups * self.depth
         if self.depthwise:
             channels = _padded(channels, self.tile.columns)
-        return kept_apart(channels, LINE_BYTES // compute_bytes)
+        return kept_apart(channels, max(self.deep, LINE_BYTES // compute_bytes))
 
     def _run_taps(self, column_class: ColumnClass) -> int:
         """How many x-taps of a class are one contiguous run of source elements: all of them, or 1."""
         taps = column_class.taps.taps
         consecutive = taps[-1].a - taps[0].a == len(taps) - 1
-        dense = self.structure.groups == 1 and self.pixel_pitch == self.reduce and not self.clipped and not self.banded
+        dense = self.structure.groups == 1 and self.pixel_pitch == self.reduce
+        dense = dense and not self.clipped and not self.banded and self.deep == 1
         return len(taps) if dense and consecutive else 1
 
     def build(self) -> DirectPlan:
@@ -242,7 +249,7 @@ class _Builder:
                             inner_key = tuple(
                                 (v.a - self.rows.first, t.a - x_first) for v in v_phase.taps for t in runs
                             )
-                            run = run_taps * (1 if self.depthwise else self.reduce)
+                            run = run_taps * (1 if self.depthwise else self.depth)
                             vectors = -(-columns // self.tile.lanes)
                             steps = tuple(
                                 (*(t.k for t in taps), *((v.k,) if s.rank > 1 else ()), t.k)
@@ -279,7 +286,7 @@ class _Builder:
                             }
                             panels.append(tuple(fields[f] for f in Panel))
                             sources.append(PanelSource(group, steps, self._columns(column_class, start, columns)))
-                            step_rows = 1 if self.depthwise else self.reduce
+                            step_rows = 1 if self.depthwise else self.depth
                             weights += len(steps) * step_rows * vectors * self.tile.lanes
                             bias += vectors * self.tile.lanes
                     panels[first_panel] = _with(panels[first_panel], Panel.START, 1)
@@ -326,7 +333,7 @@ class _Builder:
             return [(blocks, self.result, 0)]
         channels = self.structure.groups if self.depthwise else self.result
         # Clipped sums are read and written as whole vectors: their pixels are padded.
-        lanes = self.tile.lanes if self.clipped else 1
+        lanes = self.tile.lanes if self.clipped or self.deep > 1 else 1
         return [
             ([(index, start, columns) for index in range(len(self.classes))], _padded(columns, lanes), start)
             for start, columns in _split(channels, self.tile)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from unstride.errors import AttributeValueError
 from unstride.plan.machine import AVX2, AVX512, ISA, ISAS, NEON, SSE2, Machine
+from unstride.runtime.tiles import tile_types
 
 __all__ = ["cpu_features", "host", "usable_cores"]
 
@@ -27,7 +28,8 @@ def host() -> Machine:
     isa = _isa()
     pace, caches = _pace(isa), (_cache_bytes(1, 32 * 1024), _cache_bytes(2, 512 * 1024))
     narrower = AVX2 if pace > 1 and not _wanted_isa() else None
-    return Machine(isa, usable_cores(), *caches, pace=pace, narrower=narrower)
+    matrix = tile_types() if isa is AVX512 and not _wanted_isa() else ()
+    return Machine(isa, usable_cores(), *caches, pace=pace, narrower=narrower, matrix=matrix)
 
 
 def usable_cores() -> int:

@@ -37,7 +37,7 @@ class PackedPanel:
 class Packer:
     """Packs the weights for one kernel; made once, used at every eager call.
 
-    `task` is the kernel's own packing function, if it has one.
+    `task` is the kernel's own packing function, if it has one; `packed_type` what it makes, if not computed numbers.
     """
 
     def __init__(
@@ -49,8 +49,10 @@ class Packer:
         *,
         channels_as_columns: bool = False,
         task: int | None = None,
+        packed_type: Any = None,
     ) -> None:
         self._structure, self._elements, self._panels = structure, elements, len(panels)
+        self._packed_type = packed_type or (np.float64 if structure.dtype == "f64" else np.float32)
         strides = _axis_strides(structure.filter_layout, structure.filter_shape, structure.rank)
         scatter = structure.direction == "scatter"
         self._channel_stride = strides["I" if scatter else "O"]
@@ -85,8 +87,7 @@ class Packer:
 
     def pack(self, weights: NDArray[Any]) -> tuple[NDArray[Any], bool]:
         """The packed weights, and whether every one of them is finite. `weights` is contiguous."""
-        compute = np.float64 if self._structure.dtype == "f64" else np.float32
-        packed = aligned_empty(self._elements, compute)
+        packed = aligned_empty(self._elements, self._packed_type)
         not_finite = np.zeros(self._panels, np.int64)
         job = np.zeros(len(Pack), np.int64)
         job[Pack.SOURCE], job[Pack.PACKED] = buffers.address(weights), buffers.address(packed)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import ctypes
 import math
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from threading import get_ident
 from typing import Any, NamedTuple
@@ -30,6 +30,7 @@ from unstride.plan.direct import DirectPlan
 from unstride.plan.job import Job, Panel
 from unstride.plan.launch import Launch
 from unstride.plan.machine import Machine
+from unstride.plan.matrix import SMALLEST, MatrixPlan
 from unstride.plan.rows import RowsPlan
 from unstride.plan.winograd import RANGE_LIMIT, WinogradPlan
 from unstride.problem import Problem, Structure
@@ -103,7 +104,7 @@ class Kernel:
     @lazy
     def loaded(self) -> engine.Loaded:
         """The machine code."""
-        symbols = ("run", "pack") if type(self.plan) is WinogradPlan else ("run",)
+        symbols = ("run", "pack") if type(self.plan) in (WinogradPlan, MatrixPlan) else ("run",)
         return engine.kernel_library(self.family.key, self._build, self.base.isa, symbols)
 
     def _build(self) -> str:
@@ -125,6 +126,10 @@ class Kernel:
         ]
         if winograd:
             return Packer(structure, base.isa, panels, elements, task=self.loaded.addresses["pack"])
+        if isinstance(plan, MatrixPlan):
+            return Packer(
+                structure, base.isa, panels, elements, task=self.loaded.addresses["pack"], packed_type=np.uint16
+            )
         return Packer(structure, base.isa, panels, elements, channels_as_columns=base.depthwise)
 
     @lazy
@@ -201,7 +206,8 @@ class Program:
         price = self.plans.price(kind, problem, self.machine)
         used = 1 if price < _ALONE_PRICE else threads
         launches = self.plans.launches(kind, problem, self.machine, used)
-        then = self.kernel("left").step(launches[1], price) if len(launches) > 1 else None
+        left = "left_by_matrix" if kind == "matrix" else "left"
+        then = self.kernel(left).step(launches[1], price) if len(launches) > 1 else None
         return self.kernel(kind).step(launches[0], price, then)
 
 
@@ -416,6 +422,8 @@ def pack(
     made = program(structure, machine, activation, accuracy, tuned=tuned)
     if (made.plans.winograd or made.plans.large) and not _even_range(weights):
         made = program(structure, machine, activation, "strict", tuned=tuned)
+    elif made.plans.matrix and structure.dtype == "bf16" and _has_tiny(weights, bias):
+        made = program(structure, replace(machine, matrix=()), activation, accuracy, tuned=tuned)
     kernel = made.step(*once).kernel.packing if once else made.preferred
     packed, finite = kernel.packer.pack(weights)
     if not finite:
@@ -426,7 +434,7 @@ def pack(
     result = Weights(made, weights, bias, activation, slope)
     result.keep(kernel, packed)
     plans = made.plans
-    if not once and any((plans.special, plans.overlap, plans.folded, plans.spread, plans.rows)):
+    if not once and any((plans.special, plans.overlap, plans.folded, plans.spread, plans.rows, plans.matrix)):
         result.own()
     return result
 
@@ -436,6 +444,16 @@ def _even_range(weights: NDArray[Any]) -> bool:
     sizes = np.abs(weights.astype(np.float32, copy=False))
     mean = float(sizes.mean(dtype=np.float64))
     return bool(np.isfinite(mean)) and float(sizes.max()) <= RANGE_LIMIT * mean
+
+
+def _has_tiny(weights: NDArray[Any], bias: NDArray[Any] | None) -> bool:
+    """Whether some value is so small, but not zero, that sums could be subnormal, which products of tiles cannot be."""
+    least = int(np.array(SMALLEST, weights.dtype).view(np.uint16))
+    sizes = (weights.view(np.uint16) & 0x7FFF).reshape(-1)
+    if sizes.size and int((sizes - np.uint16(1)).min()) < least - 1:
+        return True
+    # Sums of products are multiples of 2**-126; so must be their sums with a bias of 24 bits.
+    return bias is not None and bool(np.any((bias != 0) & (np.abs(bias.astype(np.float64)) < 2.0**-102)))
 
 
 def activated(values: NDArray[np.float64], activation: str, slope: float) -> NDArray[np.float64]:

@@ -1,0 +1,130 @@
+"""Halves on their way into blocks of 32 channels, and sums on their way out to either layout.
+
+strip   [image][block of channels][plane][row][column][32]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from unstride.codegen import ir
+from unstride.codegen.emit import F32, I16, I32, I64, PTR, VOID, Emitter, Ptr, mangle, vector
+from unstride.codegen.numbers import constant
+from unstride.codegen.strips import transpose_block
+from unstride.plan.matrix import DEPTH, SIDE
+
+__all__ = ["PIXEL", "emit_channels_in", "emit_channels_out", "emit_pixels_in", "smaller"]
+
+PIXEL = vector(I16, DEPTH)  # a pixel of a block
+_Both = Callable[[Emitter, Any, Any], Any]
+
+
+def smaller(e: Emitter, smallest: Any, values: Any) -> Any:
+    """The smallest magnitudes of halves so far, lane by lane, less one step: zeros count as the largest."""
+    size = e.b.sub(e.b.and_(values, constant(PIXEL, 0x7FFF)), constant(PIXEL, 1))
+    return e.intrinsic(f"llvm.umin.{mangle(PIXEL)}", PIXEL, (smallest, size))
+
+
+def emit_pixels_in(module: Any, *, looks: bool) -> Any:
+    """pixels_in(target, source, pixels, stride, channels, smallest): so many channels of pixels, that far apart.
+
+    `looks`: notes the smallest magnitudes.
+    """
+    e = Emitter(module, "pixels_in", [PTR, PTR, I64, I64, I64, PTR], internal=True)
+    target, source = e.arg_ptr(0, I16, noalias=True), e.arg_ptr(1, I16, noalias=True)
+    pixels, stride, channels = (e.arg_int(i) for i in (2, 3, 4))
+    smallest = e.arg_ptr(5, I16)
+    lanes = ir.Constant(PIXEL, list(range(DEPTH)))
+    number = e.splat(e.b.trunc(channels.value, I16), DEPTH)
+    mask = e.b.icmp_signed("<", lanes, number)
+    seen = [e.b.load(smallest.value, typ=PIXEL)] if looks else []
+    for pixel, carried in e.fold(0, pixels, 1, seen):
+        values = _load_under(e, source + pixel * stride, mask, PIXEL)
+        (target + pixel * DEPTH).store(0, values)
+        if looks:
+            carried[0] = smaller(e, carried[0], values)
+    if looks:
+        e.b.store(seen[0], smallest.value)
+    e.ret()
+    return e.function
+
+
+def emit_channels_in(module: Any, *, looks: bool) -> Any:
+    """channels_in(target, source, pixels, stride, channels, smallest): the same of lines of channels, that far apart.
+
+    The target may be written for up to 15 pixels more.
+    """
+    e = Emitter(module, "channels_in", [PTR, PTR, I64, I64, I64, PTR], internal=True)
+    target, source = e.arg_ptr(0, I16, noalias=True), e.arg_ptr(1, I16, noalias=True)
+    pixels, stride, channels = (e.arg_int(i) for i in (2, 3, 4))
+    smallest = e.arg_ptr(5, I16)
+    half, wide = vector(I16, SIDE), vector(I32, SIDE)
+    lanes = ir.Constant(half, list(range(SIDE)))
+    whole = channels.equals(DEPTH)
+    seen = [e.b.load(smallest.value, typ=PIXEL)] if looks else []
+    for x, carried in e.fold(0, pixels, SIDE, seen):
+        left = e.splat(e.b.trunc(e.min(pixels - x, SIDE).value, I16), SIDE)
+        exist = e.b.icmp_signed("<", lanes, left)
+        lines = []
+        for pair in range(SIDE):
+            halves = []
+            for c in (2 * pair, 2 * pair + 1):
+                # A line that does not exist is not read: none of its lanes is.
+                real = e.b.or_(whole, channels > c)
+                masked = e.b.select(real, exist, constant(exist.type, 0))
+                found = _load_under(e, source + (stride * c + x), masked, half)
+                halves.append(e.b.zext(found, wide))
+            lines.append(e.b.or_(halves[0], e.b.shl(halves[1], constant(wide, 16))))
+        for i, line in enumerate(transpose_block(e, lines)):
+            values = e.b.bitcast(line, PIXEL)
+            (target + (x + i) * DEPTH).store(0, values)
+            if looks:
+                carried[0] = smaller(e, carried[0], values)
+    if looks:
+        e.b.store(seen[0], smallest.value)
+    e.ret()
+    return e.function
+
+
+def _load_under(e: Emitter, place: Ptr, mask: Any, typ: Any) -> Any:
+    name = f"llvm.masked.load.{mangle(typ)}.p0"
+    return e.intrinsic(name, typ, (place.value, ir.Constant(I32, 1), mask, constant(typ, 0)))
+
+
+def emit_channels_out(module: Any, finish: _Both, both: _Both) -> Any:
+    """channels_out(target, stride, source, pitch, pixels, channels, bias, job): lines of sums, that far apart, become
+    lines of halves of each channel.
+
+    `finish(e, sums, bias)` is what happens to a vector of sums of a pixel, `both(e, first, second)` makes halves of two
+    such, element by element in turn. The source is read for up to 31 pixels more.
+    """
+    e = Emitter(module, "channels_out", [PTR, I64, PTR, I64, I64, I64, PTR, PTR], internal=True)
+    target, source, biases = e.arg_ptr(0, I16, noalias=True), e.arg_ptr(2, F32, noalias=True), e.arg_ptr(6, F32)
+    stride, pitch, pixels, channels = (e.arg_int(i) for i in (1, 3, 4, 5))
+    lanes = ir.Constant(PIXEL, list(range(DEPTH)))
+    for c in e.range(0, channels, SIDE):
+        bias = biases.load(c, SIDE)
+        count = e.min(channels - c, SIDE)
+        for x in e.range(0, pixels, DEPTH, inner=True):
+            at = source + (x * pitch + c)
+            lines = []
+            for pair in range(SIDE):
+                sums = [finish(e, (at + pitch * (2 * pair + i)).load(0, SIDE), bias) for i in range(2)]
+                lines.append(e.b.bitcast(both(e, *sums), vector(I32, SIDE)))
+            rows = [e.b.bitcast(line, PIXEL) for line in transpose_block(e, lines)]
+            to = target + (c * stride + x)
+            with e.either(e.b.and_(count.equals(SIDE), x + DEPTH <= pixels)) as (then, otherwise):
+                with then:
+                    for i, row in enumerate(rows):
+                        (to + stride * i).store(0, row)
+                with otherwise:
+                    left = e.splat(e.b.trunc(e.min(pixels - x, DEPTH).value, I16), DEPTH)
+                    exist = e.b.icmp_signed("<", lanes, left)
+                    for i, row in enumerate(rows):
+                        masked = e.b.select(count > i, exist, constant(exist.type, 0))
+                        name = f"llvm.masked.store.{mangle(PIXEL)}.p0"
+                        place = (to + stride * i).value
+                        e.intrinsic(name, VOID, (row, place, ir.Constant(I32, 1), masked))
+    e.ret()
+    return e.function

@@ -1,0 +1,174 @@
+"""Direct products in tiles of halves, where the processor multiplies those: 16 x 32 by 32 x 16 in one instruction.
+
+It (AMX) adds in f32 and takes what is subnormal there for zero. Data and weights of f16 cannot get there; those of bf16
+could, so boxes (and weights) that hold values below SMALLEST are left to other kernels: the products of all others, and
+so every sum of them, are multiples of the smallest normal number.
+
+Rows of the first operand are pixels, of which 32 channels lie in a line of memory each: however far a tap reaches, a
+tile of neighbours is one aligned run of 1 KiB, which loads twice as fast as anything else.
+
+A line of positions may run over rows of the box, through what pads them: the sums in between are thrown away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
+from math import prod
+
+from unstride.plan.cut import STREAM, UNHIDDEN, Grid
+from unstride.plan.direct import DirectPlan, plan_direct
+from unstride.plan.job import Job, Panel
+from unstride.plan.launch import Launch, LaunchBuilder
+from unstride.plan.machine import AMX, ISA, LINE_BYTES
+from unstride.plan.shares import round_up
+from unstride.problem import Structure
+
+__all__ = ["DEPTH", "SIDE", "SMALLEST", "MatrixLaunch", "MatrixPlan", "plan_matrix"]
+
+DEPTH = 32  # channels of one product
+SIDE = 16  # rows and columns of a tile of sums
+SMALLEST = 2.0**-56  # of bf16, beside zero: (2**-7)**2 parts of products are then at least 2**-126
+
+_OVER = 4 * SIDE  # positions that the last tiles of a line may run over
+_PRODUCT = 20.0  # cycles of multiplying two tiles; the clock is slower then, which is in it
+_BYTES = 40.0  # bytes that a tile takes from L2 in a cycle
+_SUMS = 25.0  # cycles of putting away a tile of sums
+_CALL = 40.0  # and of calling for up to four of them
+_FILL, _LEAVE = 0.10, 0.25  # cycles of an element on its way in, and out
+_TASK = 4000.0
+
+
+@dataclass(frozen=True)
+class MatrixPlan(DirectPlan):
+    """The direct plan, with channels in steps of DEPTH; `left` computes boxes of tiny numbers, in the same panels."""
+
+    left: DirectPlan
+
+
+def plan_matrix(structure: Structure, isa: ISA) -> MatrixPlan | None:
+    """The plan, or None where products of tiles cannot be used. `isa` is that of other kernels."""
+    s = structure
+    reduce = s.ci if s.direction == "scatter" else s.co
+    if (s.groups > 1 and reduce % DEPTH) or s.ci * s.co == 1:
+        return None
+    base = plan_direct(s, AMX, merge=False, shaped=False, deep=DEPTH)
+    if base.needs_prefill:
+        return None
+    left = plan_direct(s, isa, merge=False, shaped=False)
+    changed = replace(
+        base,
+        algorithm="direct, in tiles of halves",
+        reason="the processor multiplies 16 x 32 by 32 x 16 halves at once (AMX)",
+        pixel_pitch=DEPTH,
+    )
+    return MatrixPlan(**{field.name: getattr(changed, field.name) for field in fields(changed)}, left=left)
+
+
+class MatrixLaunch(LaunchBuilder):
+    """How a call is cut: boxes whose source stays in L2 as halves."""
+
+    plan: MatrixPlan
+
+    @property
+    def price(self) -> float | None:
+        """None where not all of the result would be visited."""
+        return None if self.prefill else super().price
+
+    @property
+    def is_guarded(self) -> bool:
+        return self.problem.dtype == "bf16"
+
+    def launches(self) -> tuple[Launch, ...]:
+        """The launch, and the direct one, cut alike, for the boxes that it leaves."""
+        grid = self.best_grid()[0]
+        own = self.build(grid)
+        if not self.is_guarded:
+            return (own,)
+        return own, LaunchBuilder(self.plan.left, self.problem, self.machine, self.threads).build(grid)
+
+    def build(self, grid: Grid | None = None) -> Launch:
+        grid = grid or self.best_grid()[0]
+        changes = {
+            Job.FLAT: int(self._is_flat(grid.v_unit, grid.x_unit)),
+            Job.CHANNEL_BLOCKS: self._channels // DEPTH,
+        }
+        return super().build(grid).changed(changes)
+
+    @property
+    def _channels(self) -> int:
+        return round_up(self.plan.reduce_channels * self.problem.groups, DEPTH)
+
+    # -- the strips of a box
+
+    def _line(self, v: int, x: int) -> tuple[int, int]:
+        """How many lines of positions an image of a box has, and how many positions each."""
+        if self._is_flat(v, x):
+            return 1, (v - 1) * self._columns(x) + x
+        return v, x
+
+    def _is_flat(self, v: int, x: int) -> bool:
+        """Whether a line runs over rows of the box: where that takes fewer tiles."""
+        if not self._may_be_flat:
+            return False
+        return -(-((v - 1) * self._columns(x) + x) // SIDE) <= v * -(-x // SIDE)
+
+    @property
+    def _may_be_flat(self) -> bool:
+        return self.v.phases.source_step == self.x.phases.source_step == 1
+
+    def _columns(self, x: int) -> int:
+        return self.x.phases.source_step * (x - 1) + self.x.phases.span
+
+    def _plane_pixels(self, v: int, x: int) -> int:
+        rows = self.v.phases.source_step * (v - 1) + self.v.phases.span
+        return len(self.plan.planes) * rows * self._columns(x)
+
+    def _strip_bytes(self, images: int, v: int, x: int) -> int:
+        over = _OVER * self.x.phases.source_step
+        return LINE_BYTES * (images * self._channels // DEPTH * self._plane_pixels(v, x) + over)
+
+    def _out_bytes(self, images: int, v: int, x: int) -> int:
+        width = max(p[Panel.GROUP_WIDTH] for p in self.plan.panels)
+        row = self._columns(x) if self._is_flat(v, x) else x
+        positions = images * self.v.phases.result_step * v * row + _OVER
+        return 4 * positions * self.x.phases.result_step * width
+
+    # -- the price
+
+    def _boxes(self, nv: int, nx: int) -> Iterable[tuple[int, int, int]]:
+        yield from self._boxes_within(self.machine.l2_bytes // 2, nv, nx)
+        yield from self._boxes_within(self.machine.l2_bytes // 4, nv, nx)
+
+    def _footprint(self, images: int, v: int, x: int) -> int:
+        return self._strip_bytes(images, v, x) + self._out_bytes(images, v, x)
+
+    def _cycles(self, grid: Grid, nv: int, nx: int) -> float:
+        """What the busiest thread spends: products, or the tiles' way from L2; the way in and out; weights."""
+        plan, box = self.plan, (grid.images, grid.v_unit, grid.x_unit)
+        blocks = len(grid.panel_blocks)
+        units = -(-self.batch // grid.images) * -(-nv // grid.v_unit) * -(-nx // grid.x_unit)
+        tasks = units * self.outer_positions * blocks
+        lines, length = self._line(grid.v_unit, grid.x_unit)
+        tiles = grid.images * lines * -(-length // SIDE)
+        cycles = 0.0
+        for panel, source in zip(plan.panels, plan.sources, strict=True):
+            steps = len(source.steps) * -(-plan.reduce_channels // DEPTH)
+            if panel[Panel.VECTORS] == 2:
+                cycles += tiles * (steps * max(2 * _PRODUCT, 2048.0 * 2 / 2 / _BYTES) + 2 * _SUMS)
+                calls = -(-tiles // 2)
+            else:
+                calls = -(-tiles // 4)
+                cycles += tiles * (steps * max(_PRODUCT, 1280.0 / _BYTES) + _SUMS)
+            cycles += calls * _CALL
+        weights = 2 * plan.packed_elements / blocks
+        streamed = weights / STREAM
+        if weights <= self.machine.l2_bytes / 2:
+            streamed /= max(1, tasks // blocks // self.threads)
+        filling = grid.images * self._plane_pixels(grid.v_unit, grid.x_unit) * self._channels * _FILL
+        phases = self.v.phases.result_step * self.x.phases.result_step * len(plan.outer_phases)
+        results = prod(box) * phases * plan.result_channels * self.problem.groups
+        leaving = results / blocks * _LEAVE * self.result_distance
+        work = cycles / blocks
+        reading = max(work, streamed) + UNHIDDEN * min(work, streamed)
+        return self._turns(tasks) * (reading + filling + leaving + 60.0 * len(plan.panels) / blocks + _TASK)
