@@ -75,7 +75,7 @@ def test_and_so_are_telling_layers(line: str) -> None:
             case = Case(Problem.parse(line), bias=True, threads=threads, l2_bytes=l2_bytes, seed=seed)
             assert judge.check_exact(case) == ""
             kinds.append(judge.chosen_kind(case, *judge.exact_operands(case)[1:]))
-        assert kinds.count("matrix") > 2
+        assert kinds.count("matrix") > 1
 
 
 @needs_tiles

@@ -271,7 +271,7 @@ class Box:
                     v_real = e.b.and_(v >= 0, v < self.get(Job.SOURCE_V_SIZE))
                     x_real = e.b.and_(x >= 0, x < self.get(Job.SOURCE_X_SIZE))
                     skip_v = e.b.and_(one_row, e.b.not_(v_real))
-                    single = e.b.and_(one_column, panel.int(Panel.RUN) <= self.get(Job.CHANNELS))
+                    single = e.b.and_(one_column, self.has_single_taps(panel))
                     skip = e.b.or_(skip_v, e.b.and_(single, e.b.not_(x_real)))
                     with e.when(e.b.not_(skip)):
                         at = count.get() * 2
@@ -279,6 +279,10 @@ class Box:
                         self.taps.store(at + 1, (o * inner_count + i) * step)
                         count.set(count.get() + 1)
         return count.get()
+
+    def has_single_taps(self, panel: Ptr) -> Any:
+        """Whether taps along x are not joined into runs."""
+        return panel.int(Panel.RUN) <= self.get(Job.CHANNELS)
 
     def channel_offset(self, panel: Ptr) -> Int:
         """Where in a pixel of the strip the channels begin that a panel reads."""

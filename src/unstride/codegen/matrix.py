@@ -17,7 +17,21 @@ from typing import Any
 from unstride.codegen import ir
 from unstride.codegen.activation import activate, slope_vector
 from unstride.codegen.box import Box
-from unstride.codegen.emit import I16, I32, I64, PTR, Callee, Emitter, Int, Ptr, function_table, mangle, size_of, vector
+from unstride.codegen.emit import (
+    I16,
+    I32,
+    I64,
+    PTR,
+    VOID,
+    Callee,
+    Emitter,
+    Int,
+    Ptr,
+    function_table,
+    mangle,
+    size_of,
+    vector,
+)
 from unstride.codegen.matrix_strips import PIXEL, emit_channels_in, emit_channels_out, emit_pixels_in
 from unstride.codegen.matrix_tile import MOST_TILES, TILE_BYTES, TileJob, emit_tiles, give_back, reserve
 from unstride.codegen.numbers import Numbers, constant
@@ -105,6 +119,9 @@ class MatrixDriver(Box):
         self.steps = (self.get(Job.RESULT_V_STEP), self.get(Job.RESULT_X_STEP))
         self.block_pitch = self.get(Job.PLANE_COUNT) * self.plane_pitch
         self.image_pitch = self.get(Job.CHANNEL_BLOCKS) * self.block_pitch
+
+    def has_single_taps(self, panel: Ptr) -> Any:
+        return self.e.int(0).equals(0)
 
     def channel_offset(self, panel: Ptr) -> Int:
         return panel.int(Panel.CHANNEL) // DEPTH * self.block_pitch
@@ -270,22 +287,21 @@ class MatrixDriver(Box):
         """Whether the processor's own way to bf16 will do: it takes what is subnormal for zero, which no sum is."""
         return self.is_guarded and self.family.activation in ("none", "relu")
 
-    def _rounded(self, e: Emitter, value: Any) -> Any:
-        """A vector of results as halves."""
-        half = vector(I16, SIDE)
-        if not self._rounds_in_hardware:
-            return e.b.bitcast(self.numbers.narrow(e, value), half)
-        found = e.intrinsic("llvm.x86.avx512bf16.cvtneps2bf16.512", vector(ir.BFloatType(), SIDE), (value,))
-        return e.b.bitcast(found, half)
-
     def _both_rounded(self, e: Emitter, first: Any, second: Any) -> Any:
         """Two vectors of results as halves, element by element in turn."""
-        turns = ir.Constant(vector(I32, DEPTH), [i // 2 + i % 2 * SIDE for i in range(DEPTH)])
-        if not self._rounds_in_hardware:
-            return e.b.shuffle_vector(self._rounded(e, first), self._rounded(e, second), turns)
-        typ = vector(ir.BFloatType(), DEPTH)
-        both = e.b.bitcast(e.intrinsic("llvm.x86.avx512bf16.cvtne2ps2bf16.512", typ, (second, first)), PIXEL)
-        return e.b.shuffle_vector(both, both, turns)
+        turns = [i // 2 + i % 2 * SIDE for i in range(DEPTH)]
+        both = self._side_by_side(first, second, e)
+        return e.b.shuffle_vector(both, both, ir.Constant(vector(I32, DEPTH), turns))
+
+    def _side_by_side(self, first: Any, second: Any, e: Emitter | None = None) -> Any:
+        """Two vectors of results as one of halves."""
+        e = e or self.e
+        if self._rounds_in_hardware:
+            typ = vector(ir.BFloatType(), DEPTH)
+            both = e.intrinsic("llvm.x86.avx512bf16.cvtne2ps2bf16.512", typ, (second, first))
+            return e.b.bitcast(both, PIXEL)
+        halves = [e.b.bitcast(self.numbers.narrow(e, value), vector(I16, SIDE)) for value in (first, second)]
+        return e.b.shuffle_vector(*halves, ir.Constant(vector(I32, DEPTH), list(range(DEPTH))))
 
     def _rows_that_exist(self, panel: Ptr, offset: Int) -> Iterator[tuple[Ptr, Ptr, Int]]:
         """Of each row of the box that the result has: where it begins there and in the out strip, and its pixels."""
@@ -319,19 +335,33 @@ class MatrixDriver(Box):
             self.e.call(self.channels_out, target, stride, line, pitch, pixels, width, biases, self.job)
 
     def _put_pixels(self, panel: Ptr, offset: Int) -> None:
-        e, stride, halves = self.e, self.get(Job.RESULT_X_STRIDE), _StoredHalves("bf16", self.numbers.isa)
-        pitch, width, biases = panel.int(Panel.GROUP_WIDTH), panel.int(Panel.FLUSH_WIDTH), self._biases(panel)
+        """Whole lines of 32 channels, past the caches if that is asked for; fewer under a mask."""
+        e, width, biases = self.e, panel.int(Panel.FLUSH_WIDTH), self._biases(panel)
+        first, second = (biases.load(c, SIDE) for c in (0, SIDE))  # of a single vector, behind it lie others
+        stride, pitch = self.get(Job.RESULT_X_STRIDE), panel.int(Panel.GROUP_WIDTH)
+        exist = self._channels_below(width)
         for target, line, pixels in self._rows_that_exist(panel, offset):
-            for c in e.range(0, width, SIDE):
-                bias, whole = biases.load(c, SIDE), c + SIDE <= width
-                for x in e.range(pixels, inner=True):
-                    value = self._rounded(e, self._finished(e, (line + (x * pitch + c)).load(0, SIDE), bias))
-                    to = target + (x * stride + c)
-                    with e.either(whole) as (then, otherwise):
-                        with then:
-                            to.store(0, value)
-                        with otherwise:
-                            halves.store_between(to, 0, value, e.int(0), width - c)
+            address = Int(e, e.b.ptrtoint(target.value, I64))
+            past = e.select(width.equals(DEPTH), self.streamed(address, stride), 0).differs(0)
+
+            def finished(x: Int, line: Ptr = line) -> Any:
+                sums = [(line + (x * pitch + c)).load(0, SIDE) for c in (0, SIDE)]
+                values = zip(sums, (first, second), strict=True)
+                return self._side_by_side(*(self._finished(e, value, bias) for value, bias in values))
+
+            with e.either(past) as (then, otherwise):
+                with then:
+                    for x in e.range(pixels, inner=True):
+                        (target + x * stride).stream(0, finished(x))
+                with otherwise:
+                    for x in e.range(pixels, inner=True):
+                        place, one = (target + x * stride).value, ir.Constant(I32, 1)
+                        e.intrinsic(f"llvm.masked.store.{mangle(PIXEL)}.p0", VOID, (finished(x), place, one, exist))
+
+    def _channels_below(self, count: Int) -> Any:
+        """A mask of so many channels."""
+        e, lanes = self.e, ir.Constant(PIXEL, list(range(DEPTH)))
+        return e.b.icmp_signed("<", lanes, e.splat(e.b.trunc(count.value, I16), DEPTH))
 
 
 def _emit_pack(module: Any, dtype: str) -> None:

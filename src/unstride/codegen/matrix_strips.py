@@ -66,15 +66,15 @@ def emit_channels_in(module: Any, *, looks: bool) -> Any:
     for x, carried in e.fold(0, pixels, SIDE, seen):
         left = e.splat(e.b.trunc(e.min(pixels - x, SIDE).value, I16), SIDE)
         exist = e.b.icmp_signed("<", lanes, left)
-        lines = []
+        lines, at = [], source + x
         for pair in range(SIDE):
             halves = []
             for c in (2 * pair, 2 * pair + 1):
                 # A line that does not exist is not read: none of its lanes is.
                 real = e.b.or_(whole, channels > c)
                 masked = e.b.select(real, exist, constant(exist.type, 0))
-                found = _load_under(e, source + (stride * c + x), masked, half)
-                halves.append(e.b.zext(found, wide))
+                halves.append(e.b.zext(_load_under(e, at, masked, half), wide))
+                at = at + stride
             lines.append(e.b.or_(halves[0], e.b.shl(halves[1], constant(wide, 16))))
         for i, line in enumerate(transpose_block(e, lines)):
             values = e.b.bitcast(line, PIXEL)
@@ -109,22 +109,27 @@ def emit_channels_out(module: Any, finish: _Both, both: _Both) -> Any:
         for x in e.range(0, pixels, DEPTH, inner=True):
             at = source + (x * pitch + c)
             lines = []
-            for pair in range(SIDE):
-                sums = [finish(e, (at + pitch * (2 * pair + i)).load(0, SIDE), bias) for i in range(2)]
+            for _ in range(SIDE):
+                following = at + pitch
+                sums = (finish(e, place.load(0, SIDE), bias) for place in (at, following))
                 lines.append(e.b.bitcast(both(e, *sums), vector(I32, SIDE)))
+                at = following + pitch
             rows = [e.b.bitcast(line, PIXEL) for line in transpose_block(e, lines)]
             to = target + (c * stride + x)
             with e.either(e.b.and_(count.equals(SIDE), x + DEPTH <= pixels)) as (then, otherwise):
                 with then:
-                    for i, row in enumerate(rows):
-                        (to + stride * i).store(0, row)
+                    place = to
+                    for row in rows:
+                        place.store(0, row)
+                        place = place + stride
                 with otherwise:
                     left = e.splat(e.b.trunc(e.min(pixels - x, DEPTH).value, I16), DEPTH)
                     exist = e.b.icmp_signed("<", lanes, left)
+                    place = to
                     for i, row in enumerate(rows):
                         masked = e.b.select(count > i, exist, constant(exist.type, 0))
                         name = f"llvm.masked.store.{mangle(PIXEL)}.p0"
-                        place = (to + stride * i).value
-                        e.intrinsic(name, VOID, (row, place, ir.Constant(I32, 1), masked))
+                        e.intrinsic(name, VOID, (row, place.value, ir.Constant(I32, 1), masked))
+                        place = place + stride
     e.ret()
     return e.function

@@ -35,8 +35,11 @@ _PRODUCT = 20.0  # cycles of multiplying two tiles; the clock is slower then, wh
 _BYTES = 40.0  # bytes that a tile takes from L2 in a cycle
 _SUMS = 25.0  # cycles of putting away a tile of sums
 _CALL = 40.0  # and of calling for up to four of them
-_FILL, _LEAVE = 0.10, 0.25  # cycles of an element on its way in, and out
-_TASK = 4000.0
+_FILL = 0.1  # cycles of an element on its way in
+_LEAVE, _LEAVE_FAR = 0.22, 0.32  # on its way out of an out strip within a quarter of L2, or not
+# Where several panels write parts of pixels past the caches, these should be near: by the part of L1 of the out strip.
+_IN_PARTS = ((2.0, 0.2), (1.6, 0.28), (0.0, 0.4))
+_PANEL, _TASK = 100.0, 900.0
 
 
 @dataclass(frozen=True)
@@ -137,8 +140,8 @@ class MatrixLaunch(LaunchBuilder):
     # -- the price
 
     def _boxes(self, nv: int, nx: int) -> Iterable[tuple[int, int, int]]:
-        yield from self._boxes_within(self.machine.l2_bytes // 2, nv, nx)
-        yield from self._boxes_within(self.machine.l2_bytes // 4, nv, nx)
+        for budget in (*(self.machine.l2_bytes // part for part in (2, 4, 8)), self.machine.l1_bytes):
+            yield from self._boxes_within(budget, nv, nx)
 
     def _footprint(self, images: int, v: int, x: int) -> int:
         return self._strip_bytes(images, v, x) + self._out_bytes(images, v, x)
@@ -151,9 +154,11 @@ class MatrixLaunch(LaunchBuilder):
         tasks = units * self.outer_positions * blocks
         lines, length = self._line(grid.v_unit, grid.x_unit)
         tiles = grid.images * lines * -(-length // SIDE)
+        share = self.v.useful_share if grid.v_unit == 1 else 1.0
+        share *= self.x.useful_share if grid.x_unit == 1 else 1.0
         cycles = 0.0
         for panel, source in zip(plan.panels, plan.sources, strict=True):
-            steps = len(source.steps) * -(-plan.reduce_channels // DEPTH)
+            steps = len(source.steps) * -(-plan.reduce_channels // DEPTH) * share
             if panel[Panel.VECTORS] == 2:
                 cycles += tiles * (steps * max(2 * _PRODUCT, 2048.0 * 2 / 2 / _BYTES) + 2 * _SUMS)
                 calls = -(-tiles // 2)
@@ -161,14 +166,21 @@ class MatrixLaunch(LaunchBuilder):
                 calls = -(-tiles // 4)
                 cycles += tiles * (steps * max(_PRODUCT, 1280.0 / _BYTES) + _SUMS)
             cycles += calls * _CALL
-        weights = 2 * plan.packed_elements / blocks
+        weights = 2 * plan.packed_elements / blocks * share
         streamed = weights / STREAM
         if weights <= self.machine.l2_bytes / 2:
             streamed /= max(1, tasks // blocks // self.threads)
         filling = grid.images * self._plane_pixels(grid.v_unit, grid.x_unit) * self._channels * _FILL
         phases = self.v.phases.result_step * self.x.phases.result_step * len(plan.outer_phases)
         results = prod(box) * phases * plan.result_channels * self.problem.groups
-        leaving = results / blocks * _LEAVE * self.result_distance
+        leaving = results / blocks * self._leave(box) * self.result_distance
         work = cycles / blocks
         reading = max(work, streamed) + UNHIDDEN * min(work, streamed)
-        return self._turns(tasks) * (reading + filling + leaving + 60.0 * len(plan.panels) / blocks + _TASK)
+        return self._turns(tasks) * (reading + filling + leaving + _PANEL * len(plan.panels) / blocks + _TASK)
+
+    def _leave(self, box: tuple[int, int, int]) -> float:
+        """Cycles of an element on its way out of a box."""
+        out = self._out_bytes(*box)
+        if self.problem.data_layout == "NXC" and self.streams and len(self.plan.flush_ends) > 1:
+            return next(cycles for part, cycles in _IN_PARTS if out * part <= self.machine.l1_bytes)
+        return _LEAVE if out <= self.machine.l2_bytes // 4 else _LEAVE_FAR
