@@ -33,11 +33,11 @@ from unstride.codegen.emit import (
     vector,
 )
 from unstride.codegen.matrix_strips import PIXEL, emit_channels_in, emit_channels_out, emit_pixels_in
-from unstride.codegen.matrix_tile import MOST_TILES, TILE_BYTES, TileJob, emit_tiles, give_back, reserve
+from unstride.codegen.matrix_tile import TILE_BYTES, TileJob, emit_tiles, give_back, reserve
 from unstride.codegen.numbers import Numbers, constant
 from unstride.plan.job import X_RANGES, Job, Pack, PackPanel, Panel, VRange, XRange
 from unstride.plan.machine import LINE_BYTES
-from unstride.plan.matrix import DEPTH, SIDE, SMALLEST, MatrixPlan
+from unstride.plan.matrix import DEPTH, MOST_TILES, SIDE, SMALLEST, MatrixPlan
 
 __all__ = ["MatrixDriver", "MatrixFamily"]
 
@@ -238,7 +238,6 @@ class MatrixDriver(Box):
             TileJob.RESULT_BY_ROW: by_position * _FULL,
             TileJob.STEPS: panel.int(Panel.RUN) // DEPTH,
             TileJob.TAP_COUNT: self._list_taps(panel),
-            TileJob.LATER_BY_STEP: TileJob.fetched(taps),
         }
         for field, value in values.items():
             self.tile_job.store(field, value)
@@ -269,7 +268,7 @@ class MatrixDriver(Box):
             for field, by in (
                 (TileJob.SOURCE, job.int(TileJob.SOURCE_BY_TILE) * most),
                 (TileJob.RESULT, job.int(TileJob.RESULT_BY_TILE) * most),
-                (TileJob.LATER, job.int(TileJob.LATER_BY_STEP) * job.int(TileJob.STEPS)),
+                (TileJob.LATER, TileJob.fetched(job.int(TileJob.STEPS) * job.int(TileJob.TAP_COUNT))),
             ):
                 job.store(field, job.int(field) + by)
 
@@ -300,8 +299,8 @@ class MatrixDriver(Box):
             typ = vector(ir.BFloatType(), DEPTH)
             both = e.intrinsic("llvm.x86.avx512bf16.cvtne2ps2bf16.512", typ, (second, first))
             return e.b.bitcast(both, PIXEL)
-        halves = [e.b.bitcast(self.numbers.narrow(e, value), vector(I16, SIDE)) for value in (first, second)]
-        return e.b.shuffle_vector(*halves, ir.Constant(vector(I32, DEPTH), list(range(DEPTH))))
+        low, high = (e.b.bitcast(self.numbers.narrow(e, value), vector(I16, SIDE)) for value in (first, second))
+        return e.b.shuffle_vector(low, high, ir.Constant(vector(I32, DEPTH), list(range(DEPTH))))
 
     def _rows_that_exist(self, panel: Ptr, offset: Int) -> Iterator[tuple[Ptr, Ptr, Int]]:
         """Of each row of the box that the result has: where it begins there and in the out strip, and its pixels."""

@@ -14,10 +14,10 @@ from unstride.codegen import ir
 from unstride.codegen.emit import I8, I64, PTR, VOID, Emitter, Int
 from unstride.plan.machine import LINE_BYTES
 
-__all__ = ["MOST_TILES", "TILE_BYTES", "TileJob", "emit_tiles", "give_back", "reserve"]
+__all__ = ["TILE_BYTES", "TileJob", "emit_tiles", "give_back", "reserve"]
 
 TILE_BYTES = 1024
-MOST_TILES = 4  # of sums
+_UNROLLED = 8  # turns of the inner loop
 _FETCHED = 4  # lines that a turn fetches of what will be needed later
 _SOURCE, _WEIGHTS = (4, 5), (6, 7)  # registers
 _MULTIPLY = {"bf16": "llvm.x86.tdpbf16ps", "f16": "llvm.x86.tdpfp16ps"}
@@ -40,7 +40,6 @@ class TileJob(IntEnum):
     TAP_COUNT = auto()
     TAPS = auto()  # where taps are: of each the distances of source and weights
     LATER = auto()  # what will be needed later: a part of it is fetched at every turn
-    LATER_BY_STEP = auto()
     COUNT = auto()
 
     @staticmethod
@@ -75,24 +74,39 @@ def emit_tiles(module: Any, dtype: str, rows: int, columns: int) -> str:
 
     for i in range(rows * columns):
         tile("llvm.x86.tilezero", i)
-    # Taps turn fastest: neighbouring ones read the same lines of the source, which then are near.
-    for step in e.range(get[TileJob.STEPS], inner=True):
-        source = e.ptr(get[TileJob.SOURCE], I8) + step * get[TileJob.SOURCE_BY_STEP]
-        weights = e.ptr(get[TileJob.WEIGHTS], I8) + step * get[TileJob.WEIGHTS_BY_STEP]
-        later = e.ptr(get[TileJob.LATER], I8) + step * get[TileJob.LATER_BY_STEP]
-        for tap in e.range(get[TileJob.TAP_COUNT], inner=True):
-            for i in range(_FETCHED):
-                e.fetch(later + tap * (_FETCHED * LINE_BYTES) + i * LINE_BYTES, near=False)
-            pixels, panel = source + taps.int(tap * 2), weights + taps.int(tap * 2 + 1)
-            for row in range(rows):
-                held = _SOURCE[row % 2]
-                place = pixels + get[TileJob.SOURCE_BY_TILE] * row if row else pixels
-                tile("llvm.x86.tileloadd64", held, place, get[TileJob.SOURCE_BY_ROW])
-                for column in range(columns):
-                    if row == 0:
-                        line = e.int(LINE_BYTES)
-                        tile("llvm.x86.tileloadd64", _WEIGHTS[column], panel + column * TILE_BYTES, line)
-                    tile(_MULTIPLY[dtype], row * columns + column, held, _WEIGHTS[column])
+
+    def turn(carried: list[Any]) -> None:
+        """One tap of one block of channels."""
+        tap, *places = (Int(e, value) for value in carried)
+        source, weights, later = (e.ptr(place, I8) for place in places)
+        for i in range(_FETCHED):
+            e.fetch(later + i * LINE_BYTES, near=False)
+        pixels, panel = source + taps.int(tap * 2), weights + taps.int(tap * 2 + 1)
+        for row in range(rows):
+            held = _SOURCE[row % 2]
+            place = pixels + get[TileJob.SOURCE_BY_TILE] * row if row else pixels
+            tile("llvm.x86.tileloadd64", held, place, get[TileJob.SOURCE_BY_ROW])
+            for column in range(columns):
+                if row == 0:
+                    tile("llvm.x86.tileloadd64", _WEIGHTS[column], panel + column * TILE_BYTES, e.int(LINE_BYTES))
+                tile(_MULTIPLY[dtype], row * columns + column, held, _WEIGHTS[column])
+        # Taps turn fastest: neighbouring ones read the same lines of the source, which then are near.
+        over = (tap + 1).equals(get[TileJob.TAP_COUNT])
+        steps = (get[TileJob.SOURCE_BY_STEP], get[TileJob.WEIGHTS_BY_STEP])
+        moved = [at + e.select(over, step, 0) for at, step in zip(places[:2], steps, strict=True)]
+        after = (e.select(over, 0, tap + 1), *moved, places[2] + _FETCHED * LINE_BYTES)
+        carried[:] = [value.value for value in after]
+
+    # A branch that is guessed wrongly costs as much as 15 turns while products are under way, and the end of a loop is
+    # guessed rightly if it is short: so turns are written out, and are one loop for taps and blocks together.
+    turns = get[TileJob.STEPS] * get[TileJob.TAP_COUNT]
+    carried = [e.raw(0), *(get[field].value for field in (TileJob.SOURCE, TileJob.WEIGHTS, TileJob.LATER))]
+    whole = turns & -_UNROLLED
+    for _, inner in e.fold(0, whole, _UNROLLED, carried):
+        for _ in range(_UNROLLED):
+            turn(inner)
+    for _, inner in e.fold(whole, turns, 1, carried):
+        turn(inner)
     result = e.ptr(get[TileJob.RESULT], I8)
     for row in range(rows):
         for column in range(columns):

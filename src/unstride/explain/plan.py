@@ -16,6 +16,7 @@ from unstride.plan.direct import DirectPlan, PanelSource
 from unstride.plan.job import Job, Panel
 from unstride.plan.launch import Launch
 from unstride.plan.machine import Machine
+from unstride.plan.matrix import DEPTH, SIDE, SMALLEST, MatrixPlan
 from unstride.plan.phases import AxisPhases
 from unstride.plan.winograd import WinogradPlan
 from unstride.problem import Problem, Structure
@@ -40,11 +41,16 @@ class Peak:
 
 
 def assumed_peak(machine: Machine, dtype: str, threads: int) -> Peak:
-    """A round guess where nobody has measured: two vector multiply-adds a cycle at 3 GHz, 12 GB/s for each thread."""
+    """A round guess where nobody has measured: two vector multiply-adds a cycle at 3 GHz, or a row of a tile of halves,
+    12 GB/s for each thread."""
     cores = min(threads, machine.cores)
     lanes = machine.isa.lanes(8 if dtype == "f64" else 4)
-    source = f"assumed: 3 GHz, 2 multiply-adds of {lanes} lanes a cycle, 12 GB/s, on each of {cores} cores"
-    return Peak(cores * 4 * lanes * _ASSUMED_HERTZ, cores * _ASSUMED_BYTES_PER_SECOND, source)
+    products, what = 2 * lanes, f"2 multiply-adds of {lanes} lanes"
+    if dtype in machine.matrix:
+        products = SIDE * DEPTH
+        what = f"{products} multiply-adds in tiles"
+    source = f"assumed: 3 GHz, {what} a cycle, 12 GB/s, on each of {cores} cores"
+    return Peak(cores * 2 * products * _ASSUMED_HERTZ, cores * _ASSUMED_BYTES_PER_SECOND, source)
 
 
 def explain_plan(
@@ -62,12 +68,13 @@ def explain_plan(
         return f"plan     not shown: more than {_MOST_STEPS:,} kernel elements\n{_roofline(problem, peak)}"
     plan, launches = choose(problem, machine, threads, accuracy)
     size = 8 if problem.dtype == "f64" else 4
+    packed = 2 if isinstance(plan, MatrixPlan) else size
     lines = [
         f"plan     {plan.algorithm} on {_base(plan).isa.name}: {plan.reason}",
         f"         {_tile(plan)}, accumulated in f{8 * size}",
         *(f"         {line}" for line in _axes(_base(plan))),
-        f"panels   {_count(len(plan.panels), 'panel')}, {plan.packed_elements * size:,} bytes packed",
-        *_work(launches),
+        f"panels   {_count(len(plan.panels), 'panel')}, {plan.packed_elements * packed:,} bytes packed",
+        *_work(plan, launches),
         _roofline(problem, peak) + ("; Winograd may beat it" if isinstance(plan, WinogradPlan) else ""),
     ]
     return "\n".join(lines)
@@ -81,6 +88,8 @@ def _tile(plan: Plan) -> str:
     tile = _base(plan).tile
     if isinstance(plan, AcrossPlan):
         return f"lines of {tile.lanes} positions, {plan.rows_per_chunk} rows of phases and channels at a time"
+    if isinstance(plan, MatrixPlan):
+        return f"tiles of {SIDE} positions x {SIDE} channels, up to four at once, {DEPTH} source channels a step"
     text = f"tile {tile.rows} rows x {tile.columns} columns ({tile.vectors} vectors of {tile.lanes})"
     if isinstance(plan, WinogradPlan):
         return f"{plan.points} products of {text}, errors up to {plan.growth:.3g} times a direct sum's"
@@ -149,7 +158,7 @@ def _axis(axis: AxisPhases, most_phases: int, most_taps: int) -> str:
     return f"{steps}; phases {'; '.join(shown)}{more}"
 
 
-def _work(launches: tuple[Launch, ...]) -> list[str]:
+def _work(plan: Plan, launches: tuple[Launch, ...]) -> list[str]:
     launch = launches[0]
     get = launch.fields.__getitem__
     units = launch.tasks // max(1, get(Job.P_BLOCKS))
@@ -162,7 +171,10 @@ def _work(launches: tuple[Launch, ...]) -> list[str]:
         f"scratch  {launch.scratch_per_slot:,} bytes a thread, {launch.scratch_per_slot * threads:,} in all",
     ]
     if len(launches) > 1:
-        lines.append("         units that hold an infinity, or values of very different size, are left to direct")
+        held = "an infinity, or values of very different size,"
+        if isinstance(plan, MatrixPlan):
+            held = f"numbers below {SMALLEST:.2g} that are not zero"
+        lines.append(f"         units that hold {held} are left to direct")
     if launch.prefill:
         lines.append("         the result starts as bias: some of its elements are reached by no tap")
     return lines
