@@ -33,6 +33,8 @@ TELLING = [
     "scatter bf16 NCX GIOX n2 g1 i64 o17 x70 k16 s8 d1 b4 y560",
     "scatter bf16 NXC XGIO n1 g1 i65 o96 x9x31 k3x3 s1x1 d2x2 b1x3 y10x30",
     "scatter f16 NCX GIOX n1 g2 i64 o40 x5x6x7 k3x3x3 s2x1x2 d1x2x1 b1x1x0 y9x8x14",
+    "scatter bf16 NCX GIOX n2 g3 i40 o20 x9x12 k3x3 s2x2 d1x1 b1x1 y17x23",
+    "gather f16 NXC GIOX n2 g2 i70 o48 x27 k5 s1 d1 b2 y27",
     "scatter bf16 NCX GIOX n3 g1 i96 o48 x7x7 k1x1 s1x1 d1x1 b0x0 y7x7",
     "scatter f16 NXC GIOX n5 g1 i32 o130 x4x4 k2x2 s2x2 d1x1 b0x0 y8x8",
     "gather bf16 NCX GIOX n2 g1 i50 o40 x7x9 k4x4 s2x2 d1x1 b1x1 y14x18",

@@ -124,7 +124,8 @@ class MatrixDriver(Box):
         return self.e.int(0).equals(0)
 
     def channel_offset(self, panel: Ptr) -> Int:
-        return panel.int(Panel.CHANNEL) // DEPTH * self.block_pitch
+        group = panel.int(Panel.CHANNEL) // self.get(Job.GROUP_CHANNELS)
+        return group * self.get(Job.GROUP_BLOCKS) * self.block_pitch
 
     # -- the way in
 
@@ -150,11 +151,13 @@ class MatrixDriver(Box):
         for image in e.range(self.images):
             source = e.ptr(self.get(Job.SOURCE), I16) + (self.n0 + image) * self.get(Job.SOURCE_N_STRIDE) + start
             for block in e.range(self.get(Job.CHANNEL_BLOCKS)):
-                channels = e.min(self.get(Job.CHANNELS) - block * DEPTH, DEPTH)
+                in_group, by_group = block % self.get(Job.GROUP_BLOCKS), self.get(Job.GROUP_CHANNELS)
+                channels = e.min(by_group - in_group * DEPTH, DEPTH)
+                channel = block // self.get(Job.GROUP_BLOCKS) * by_group + in_group * DEPTH
                 for plane in e.range(self.get(Job.PLANE_COUNT)):
                     with e.when(self.planes_alive.int(plane).differs(0)):
                         offset, _ = self._outer_offset(planes + plane * self.get(Job.OUTER_COUNT))
-                        first = source + offset + block * DEPTH * by_channel
+                        first = source + offset + channel * by_channel
                         place = image * self.image_pitch + block * self.block_pitch + plane * self.plane_pitch
                         target = self.strip + place
                         e.call(self.zero, target, top * self.row_pitch)

@@ -140,7 +140,9 @@ class Job(_Field):
     RING = auto()  # spread: planes that a channel's strip has room for, and how many of them are new at each position
     RING_STEP = auto()
     RECORD = auto()  # spread: integers that are noted of a position
-    CHANNEL_BLOCKS = auto()  # products of tiles: blocks of channels of a pixel
+    CHANNEL_BLOCKS = auto()  # products of tiles: blocks of channels of a pixel, and of one group of them
+    GROUP_BLOCKS = auto()
+    GROUP_CHANNELS = auto()
 
 
 @unique

@@ -54,8 +54,7 @@ class MatrixPlan(DirectPlan):
 def plan_matrix(structure: Structure, isa: ISA) -> MatrixPlan | None:
     """The plan, or None where products of tiles cannot be used. `isa` is that of other kernels."""
     s = structure
-    reduce = s.ci if s.direction == "scatter" else s.co
-    if (s.groups > 1 and reduce % DEPTH) or s.ci * s.co == 1:
+    if s.ci * s.co == 1:
         return None
     base = plan_direct(s, AMX, merge=False, shaped=False, deep=DEPTH)
     if base.needs_prefill:
@@ -97,12 +96,15 @@ class MatrixLaunch(LaunchBuilder):
         changes = {
             Job.FLAT: int(self._is_flat(grid.v_unit, grid.x_unit)),
             Job.CHANNEL_BLOCKS: self._channels // DEPTH,
+            Job.GROUP_BLOCKS: self._channels // DEPTH // self.problem.groups,
+            Job.GROUP_CHANNELS: self.plan.reduce_channels,
         }
         return super().build(grid).changed(changes)
 
     @property
     def _channels(self) -> int:
-        return round_up(self.plan.reduce_channels * self.problem.groups, DEPTH)
+        """Of a pixel in the strip: those of a group are whole blocks."""
+        return round_up(self.plan.reduce_channels, DEPTH) * self.problem.groups
 
     # -- the strips of a box
 
