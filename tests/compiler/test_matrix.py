@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
@@ -10,7 +12,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from tests.compiler import judge, nonfinite
+from tests.compiler import guard, judge, nonfinite
 from tests.compiler.cases import ALL_ACTIVATIONS, EXACT_ACTIVATIONS, Case, draw
 from unstride.codegen.matrix import MatrixFamily
 from unstride.codegen.numbers import Numbers
@@ -138,6 +140,25 @@ def test_tiny_weights_are_left_to_other_kernels(which: str) -> None:
     assert pack(
         replace(structure, dtype="f16"), host(), *(v.astype(np.float16) for v in (filter, bias))
     ).program.plans.matrix
+
+
+def between_walls(count: int) -> None:
+    """Run cases with inaccessible pages around every array; a byte too far kills the process."""
+    room, telling = guard.Room(), [Case(Problem.parse(line), bias=True, seed=1) for line in TELLING]
+    with judge.forced("matrix"):
+        for case in (*telling, *halves(count, 2, EXACT_ACTIVATIONS)):
+            for name, variant, at_end in guard.variants(case):
+                print(f"{variant} {name}", flush=True)
+                fault = room.run(variant, at_end=at_end)
+                assert not fault, fault
+
+
+@needs_tiles
+def test_no_byte_outside_the_arrays_is_touched() -> None:
+    command = [sys.executable, "-c", "from tests.compiler.test_matrix import between_walls; between_walls(60)"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, (done.stdout[-300:], done.stderr[-1000:])
+    assert len(done.stdout.splitlines()) == 6 * (60 + len(TELLING))
 
 
 @needs_tiles
