@@ -74,12 +74,10 @@ def test_integers_are_exact() -> None:
 @pytest.mark.parametrize("line", TELLING)
 def test_and_so_are_telling_layers(line: str) -> None:
     with judge.forced("matrix"):
-        kinds = []  # weights with an outlier are left to strict kernels, so not every draw will do
-        for seed, (threads, l2_bytes) in enumerate(2 * ((1, 0), (2, 0), (3, 20_000))):
+        for seed, (threads, l2_bytes) in enumerate(((1, 0), (2, 0), (3, 20_000))):
             case = Case(Problem.parse(line), bias=True, threads=threads, l2_bytes=l2_bytes, seed=seed)
             assert judge.check_exact(case) == ""
-            kinds.append(judge.chosen_kind(case, *judge.exact_operands(case)[1:]))
-        assert kinds.count("matrix") > 1
+            assert judge.chosen_kind(case, *judge.exact_operands(case)[1:]) == "matrix"
 
 
 @needs_tiles

@@ -107,7 +107,8 @@ class Plans:
     """The plans of one structure, each made when it is first looked at."""
 
     def __init__(self, structure: Structure, isa: ISA, accuracy: str, *, matrix: tuple[str, ...] = ()) -> None:
-        """`matrix`: the types of which the machine multiplies whole tiles."""
+        """`matrix`: the types of which the machine multiplies whole tiles. An `accuracy` of "unmixed" is "standard"
+        without Winograd: for weights that it must not mix."""
         self.structure, self.isa, self.accuracy = structure, isa, accuracy
         self._has_tiles = structure.dtype in matrix
         self.strict = accuracy == "strict"
@@ -137,7 +138,7 @@ class Plans:
 
     def _winograd(self, tiles: str) -> WinogradPlan | None:
         """Only where nothing goes across x; not for strict results, either."""
-        ruled_out = self.strict or self.spread or self.across
+        ruled_out = self.accuracy in ("strict", "unmixed") or self.spread or self.across
         return None if ruled_out else plan_winograd(self.structure, self.isa, tiles)
 
     @lazy

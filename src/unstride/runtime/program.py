@@ -420,10 +420,11 @@ def pack(
     large maps use, and a copy is kept if another kernel may need them later.
     """
     made = program(structure, machine, activation, accuracy, tuned=tuned)
+    if made.plans.matrix and structure.dtype == "bf16" and _has_tiny(weights, bias):
+        machine = replace(machine, matrix=())
+        made = program(structure, machine, activation, accuracy, tuned=tuned)
     if (made.plans.winograd or made.plans.large) and not _even_range(weights):
-        made = program(structure, machine, activation, "strict", tuned=tuned)
-    elif made.plans.matrix and structure.dtype == "bf16" and _has_tiny(weights, bias):
-        made = program(structure, replace(machine, matrix=()), activation, accuracy, tuned=tuned)
+        made = program(structure, machine, activation, "unmixed", tuned=tuned)
     kernel = made.step(*once).kernel.packing if once else made.preferred
     packed, finite = kernel.packer.pack(weights)
     if not finite:
