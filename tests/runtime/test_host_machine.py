@@ -9,7 +9,7 @@ import pytest
 
 from unstride.errors import AttributeValueError
 from unstride.plan.machine import AVX2, AVX512, ISA, SSE2
-from unstride.runtime import machine
+from unstride.runtime import machine, tiles
 
 HASWELL = machine._V3 | {"sse2", "fpu"}
 
@@ -101,3 +101,38 @@ def test_zen_4_takes_wide_vectors_in_two_passes(family: str, passes: int, monkey
     monkeypatch.setattr(machine, "_first_processor", lambda: says)
     assert machine._pace(AVX512) == passes
     assert machine._pace(AVX2) == 1
+
+
+def test_tiles_only_where_there_are_and_nothing_else_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(machine, "tile_types", lambda: ("bf16",))
+    for more, wanted, found in (("amx_bf16", "", ("bf16",)), ("amx_bf16", "avx512", ()), ("sse2", "", ())):
+        monkeypatch.setattr(machine, "cpu_features", lambda more=more: HASWELL | machine._V4 | {more})
+        monkeypatch.setenv("UNSTRIDE_ISA", wanted)
+        assert machine.host.__wrapped__().matrix == found
+
+
+@pytest.mark.skipif(machine.platform.machine() != "x86_64", reason="CPUID is an instruction of x86")
+def test_the_processor_is_asked_itself() -> None:
+    found = tiles._leaf_7()
+    assert found is not None
+    assert bool(found[0] >> tiles._TILES & 1) == ("amx_tile" in machine.cpu_features())
+    assert bool(found[1] >> tiles._AVX512_BF16 & 1) == ("avx512_bf16" in machine.cpu_features())
+
+
+def test_no_tiles_where_the_kernel_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Refusing:
+        def syscall(self, *_: int) -> int:
+            return -1
+
+    every_bit = 2**32 - 1
+    monkeypatch.setattr(tiles, "_leaf_7", lambda: (every_bit, every_bit))
+    monkeypatch.setattr(tiles.ctypes, "CDLL", lambda _: Refusing())
+    assert tiles.tile_types.__wrapped__() == ()
+    monkeypatch.setattr(Refusing, "syscall", lambda *_: 0)
+    assert tiles.tile_types.__wrapped__() == ("bf16", "f16")
+    monkeypatch.setattr(tiles, "_leaf_7", lambda: (every_bit, every_bit & ~(1 << tiles._F16)))
+    assert tiles.tile_types.__wrapped__() == ("bf16",)
+    for none in ((0, every_bit), (every_bit, 0), None):
+        monkeypatch.setattr(tiles, "_leaf_7", lambda none=none: none)
+        assert tiles.tile_types.__wrapped__() == ()

@@ -22,13 +22,15 @@ _V4 = frozenset(("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"))
 def host() -> Machine:
     """This machine: the widest instruction set it has, the cores this process may use, its private caches.
 
-    Where AVX-512 passes the units in two halves, structures that AVX2 fits better may use that. `UNSTRIDE_ISA` (sse2,
-    avx2, avx512) chooses one instruction set for all; one the processor lacks is refused.
+    Where AVX-512 passes the units in two halves, structures that AVX2 fits better may use that; where there is AMX, f16
+    and bf16 may. `UNSTRIDE_ISA` (sse2, avx2, avx512) chooses one instruction set for all; one the processor lacks is
+    refused.
     """
     isa = _isa()
     pace, caches = _pace(isa), (_cache_bytes(1, 32 * 1024), _cache_bytes(2, 512 * 1024))
     narrower = AVX2 if pace > 1 and not _wanted_isa() else None
-    matrix = tile_types() if isa is AVX512 and not _wanted_isa() else ()
+    tiles = isa is AVX512 and "amx_bf16" in cpu_features() and not _wanted_isa()
+    matrix = tile_types() if tiles else ()
     return Machine(isa, usable_cores(), *caches, pace=pace, narrower=narrower, matrix=matrix)
 
 

@@ -6,7 +6,6 @@ import ctypes
 import mmap
 import struct
 from functools import cache
-from pathlib import Path
 
 from unstride.runtime.memory import allow_execution, new_pages
 
@@ -20,12 +19,11 @@ _TILES, _BF16, _AVX512_BF16, _F16 = 24, 22, 5, 21  # bits: of leaf 7, edx; of le
 
 @cache
 def tile_types() -> tuple[str, ...]:
-    """The types of which this process may multiply tiles; asks the kernel for the registers, which are not given
-    unasked."""
-    # What /proc says is enough to leave it alone; of f16 it says nothing.
-    if "amx_bf16" not in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace"):
-        return ()
-    found = _leaf_7()
+    """The types of which this process may multiply tiles, on a processor with AMX.
+
+    Asks the kernel for the registers, which no process is given unasked, for all of its threads.
+    """
+    found = _leaf_7()  # /proc/cpuinfo says nothing of f16
     if found is None:
         return ()
     edx, eax = found
