@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice
 from random import Random
@@ -12,7 +12,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from tests.compiler import guard, judge, nonfinite
+from tests.compiler import guard, judge, nonfinite, tiles
 from tests.compiler.cases import ALL_ACTIVATIONS, EXACT_ACTIVATIONS, Case, draw
 from unstride.codegen.matrix import MatrixFamily
 from unstride.codegen.numbers import Numbers
@@ -25,7 +25,18 @@ from unstride.runtime import engine
 from unstride.runtime.machine import host
 from unstride.runtime.program import pack
 
-needs_tiles = pytest.mark.skipif(not host().matrix, reason="this processor multiplies no tiles of halves")
+
+@pytest.fixture
+def _tiles() -> Iterator[None]:
+    with tiles.available():
+        yield
+
+
+def needs_tiles(test: Callable[..., None]) -> Callable[..., None]:
+    """A test that runs kernels of tiles: by the processor's, or by what stands in for them."""
+    lacking = pytest.mark.skipif(not tiles.can_be_had(), reason="no tiles of halves, and no AVX-512 in their place")
+    return lacking(pytest.mark.usefixtures("_tiles")(test))
+
 
 UPSCALING = "NCX GIOX n2 g1 i40 o50 x7x9 k4x4 s2x2 d1x1 b1x1 y14x18"
 # What the narrow draws of the lattice seldom meet: long lines, large strides, several blocks, groups, one tap.
@@ -42,6 +53,12 @@ TELLING = [
     "gather bf16 NCX GIOX n2 g1 i50 o40 x7x9 k4x4 s2x2 d1x1 b1x1 y14x18",
     "gather f16 NXC GIOX n1 g2 i50 o64 x5x6x7 k3x3x3 s2x1x2 d1x2x1 b1x1x0 y9x8x14",
     "gather bf16 NXC XGIO n1 g1 i20 o33 x70 k9 s3 d2 b5 y230",
+    # few channels: those of all pixels that a position reads are taken together
+    "scatter bf16 NXC XGIO n2 g1 i3 o40 x9x14 k5x5 s1x1 d1x1 b2x2 y9x14",
+    "scatter f16 NXC GIOX n1 g1 i5 o33 x7x9 k7x7 s2x3 d1x2 b1x3 y17x30",
+    "gather bf16 NXC XGIO n2 g1 i56 o1 x9x20 k9x9 s3x3 d1x1 b4x4 y27x60",
+    "gather f16 NXC GIOX n1 g1 i40 o7 x3x6x7 k2x4x4 s1x2x2 d1x1x1 b0x1x1 y4x12x14",
+    "scatter bf16 NXC XGIO n1 g1 i9 o20 x90 k16 s4 d1 b6 y360",
 ]
 
 
@@ -132,18 +149,18 @@ def test_tiny_numbers_are_computed_as_they_are(power: int, layout: str) -> None:
 def test_tiny_weights_are_left_to_other_kernels(which: str) -> None:
     structure = Problem.parse(f"scatter bf16 {UPSCALING}").structure
     filter, bias = (np.ones(shape, DTYPES["bf16"]) for shape in (structure.filter_shape, (structure.co,)))
-    assert pack(structure, host(), filter, bias).program.plans.matrix
+    assert pack(structure, tiles.host(), filter, bias).program.plans.matrix
     (filter if which == "filter" else bias).flat[5] = 2.0**-110
-    assert not pack(structure, host(), filter, bias).program.plans.matrix
+    assert not pack(structure, tiles.host(), filter, bias).program.plans.matrix
     assert pack(
-        replace(structure, dtype="f16"), host(), *(v.astype(np.float16) for v in (filter, bias))
+        replace(structure, dtype="f16"), tiles.host(), *(v.astype(np.float16) for v in (filter, bias))
     ).program.plans.matrix
 
 
 def between_walls(count: int) -> None:
     """Run cases with inaccessible pages around every array; a byte too far kills the process."""
     room, telling = guard.Room(), [Case(Problem.parse(line), bias=True, seed=1) for line in TELLING]
-    with judge.forced("matrix"):
+    with tiles.available(), judge.forced("matrix"):
         for case in (*telling, *halves(count, 2, EXACT_ACTIVATIONS)):
             for name, variant, at_end in guard.variants(case):
                 print(f"{variant} {name}", flush=True)
@@ -163,9 +180,18 @@ def test_no_byte_outside_the_arrays_is_touched() -> None:
 def test_strict_results_come_from_other_kernels() -> None:
     problem = Problem.parse(f"scatter bf16 {UPSCALING}")
     filter = np.ones(problem.filter_shape, DTYPES["bf16"])
-    assert "matrix" in pack(problem.structure, host(), filter, None).program.plans.prices(problem, host())
-    strict = pack(problem.structure, host(), filter, None, accuracy="strict").program
-    assert "matrix" not in strict.plans.prices(problem, host())
+    assert "matrix" in pack(problem.structure, tiles.host(), filter, None).program.plans.prices(problem, tiles.host())
+    strict = pack(problem.structure, tiles.host(), filter, None, accuracy="strict").program
+    assert "matrix" not in strict.plans.prices(problem, tiles.host())
+
+
+def test_few_channels_share_their_blocks() -> None:
+    shared = [plan_matrix(Problem.parse(line).structure, AVX512) for line in TELLING]
+    assert [plan.window for plan in shared if plan and plan.window > 1] == [5, 5, 9, 4, 4]
+    line = "scatter bf16 NXC XGIO n1 g1 i40 o40 x9x9 k4x4 s2x2 d1x1 b1x1 y18x18"
+    many = plan_matrix(Problem.parse(line).structure, AVX512)
+    assert many is not None
+    assert many.window == 1
 
 
 @pytest.mark.skipif(host().isa.name not in ("sse2", "avx2", "avx512"), reason="LLVM makes x86 code elsewhere, too")

@@ -32,7 +32,7 @@ from unstride.codegen.emit import (
     size_of,
     vector,
 )
-from unstride.codegen.matrix_strips import PIXEL, emit_channels_in, emit_channels_out, emit_pixels_in
+from unstride.codegen.matrix_strips import PIXEL, emit_channels_in, emit_channels_out, emit_pixels_in, emit_windows_in
 from unstride.codegen.matrix_tile import TILE_BYTES, TileJob, emit_tiles, give_back, reserve
 from unstride.codegen.numbers import Numbers, constant
 from unstride.plan.job import X_RANGES, Job, Pack, PackPanel, Panel, VRange, XRange
@@ -51,14 +51,16 @@ class MatrixFamily:
     dtype: str
     channels_first: bool
     activation: str
+    windows: bool = False  # whether the channels of all pixels that a position reads along x are taken together
 
     @classmethod
     def of(cls, plan: MatrixPlan, activation: str) -> MatrixFamily:
-        return cls(plan.structure.dtype, plan.structure.data_layout == "NCX", activation)
+        return cls(plan.structure.dtype, plan.structure.data_layout == "NCX", activation, plan.window > 1)
 
     @property
     def key(self) -> str:
-        return f"matrix {self.dtype} {'ncx' if self.channels_first else 'nxc'} {self.activation}"
+        windows = " windows" if self.windows else ""
+        return f"matrix {self.dtype} {'ncx' if self.channels_first else 'nxc'} {self.activation}{windows}"
 
     def build(self, numbers: Numbers) -> str:
         """The LLVM IR of the family: `run` and `pack`."""
@@ -88,7 +90,7 @@ class _StoredHalves(Numbers):
 class MatrixDriver(Box):
     def __init__(self, module: Any, numbers: Numbers, family: MatrixFamily) -> None:
         self.family, self.is_guarded = family, numbers.dtype == "bf16"
-        emit_in = emit_channels_in if family.channels_first else emit_pixels_in
+        emit_in = emit_windows_in if family.windows else emit_channels_in if family.channels_first else emit_pixels_in
         self.take_in = emit_in(module, looks=self.is_guarded)
         super().__init__(module, numbers, channel_major=False, strip_numbers=_StoredHalves(numbers.dtype, numbers.isa))
         if family.channels_first:
@@ -113,6 +115,11 @@ class MatrixDriver(Box):
     def geometry(self) -> None:
         super().geometry()
         self.height, self.length = self.v1 - self.v0, self.x1 - self.x0
+        self.x_step = self.get(Job.SOURCE_X_STEP)
+        if self.family.windows:  # of which each position has one
+            self.x_step, self.columns = self.e.int(1), self.length
+            self.row_pitch = self.columns * DEPTH
+            self.plane_pitch = self.rows * self.row_pitch
         self.is_flat = self.get(Job.FLAT).differs(0)
         # Positions from row to row of the out strip.
         self.line = self.e.select(self.is_flat, self.columns, self.length)
@@ -121,7 +128,7 @@ class MatrixDriver(Box):
         self.image_pitch = self.get(Job.CHANNEL_BLOCKS) * self.block_pitch
 
     def has_single_taps(self, panel: Ptr) -> Any:
-        return self.e.int(0).equals(0)
+        return self.e.int(int(self.family.windows)).equals(0)
 
     def channel_offset(self, panel: Ptr) -> Int:
         group = panel.int(Panel.CHANNEL) // self.get(Job.GROUP_CHANNELS)
@@ -147,7 +154,11 @@ class MatrixDriver(Box):
         by_channel, by_row, by_pixel = (
             self.get(field) for field in (Job.SOURCE_C_STRIDE, Job.SOURCE_V_STRIDE, Job.SOURCE_X_STRIDE)
         )
-        start = (self.source_v + top) * by_row + (self.source_x + left) * by_pixel
+        start = (self.source_v + top) * by_row
+        if self.family.windows:
+            rows = bottom - top
+        else:
+            start = start + (self.source_x + left) * by_pixel
         for image in e.range(self.images):
             source = e.ptr(self.get(Job.SOURCE), I16) + (self.n0 + image) * self.get(Job.SOURCE_N_STRIDE) + start
             for block in e.range(self.get(Job.CHANNEL_BLOCKS)):
@@ -157,18 +168,28 @@ class MatrixDriver(Box):
                 for plane in e.range(self.get(Job.PLANE_COUNT)):
                     with e.when(self.planes_alive.int(plane).differs(0)):
                         offset, _ = self._outer_offset(planes + plane * self.get(Job.OUTER_COUNT))
-                        first = source + offset + channel * by_channel
+                        first = source + offset + (channel * by_channel if not self.family.windows else 0)
                         place = image * self.image_pitch + block * self.block_pitch + plane * self.plane_pitch
                         target = self.strip + place
                         e.call(self.zero, target, top * self.row_pitch)
                         for row in e.range(rows):
                             to = target + (top + row) * self.row_pitch
+                            if self.family.windows:
+                                self._take_windows(to, first + row * by_row, channel)
+                                continue
                             e.call(self.zero, to, left * DEPTH)
                             stride = by_channel if self.family.channels_first else by_pixel
                             values = (to + left * DEPTH, first + row * by_row, pixels, stride, channels, self.smallest)
                             e.call(self.take_in, *values)
                             e.call(self.zero, to + right * DEPTH, (self.columns - right) * DEPTH)
                         e.call(self.zero, target + bottom * self.row_pitch, (self.rows - bottom) * self.row_pitch)
+
+    def _take_windows(self, target: Ptr, row: Ptr, channel: Int) -> None:
+        """The windows of a row of positions, from this one of their channels on."""
+        by_pixel = self.get(Job.CHANNELS)
+        first, step = self.source_x * by_pixel + channel, self.get(Job.SOURCE_X_STEP) * by_pixel
+        run, length = self.get(Job.GROUP_CHANNELS) - channel, self.get(Job.SOURCE_X_SIZE) * by_pixel
+        self.e.call(self.take_in, target, row, self.columns, step, first, run, length, self.smallest)
 
     def _is_tame(self) -> Any:
         """Whether no value of the box is so small that a product, or a difference of such, could be subnormal."""
@@ -216,13 +237,13 @@ class MatrixDriver(Box):
                 tiles = e.select(short, height, (count + (SIDE - 1)) // SIDE)
                 by_row = self.get(Job.SOURCE_V_STEP) * self.row_pitch
                 for field, usual, apart in (
-                    (TileJob.SOURCE_BY_TILE, self.get(Job.SOURCE_X_STEP) * (SIDE * LINE_BYTES), by_row * _HALF),
+                    (TileJob.SOURCE_BY_TILE, self.x_step * (SIDE * LINE_BYTES), by_row * _HALF),
                     (TileJob.RESULT_BY_TILE, by_position * (SIDE * _FULL), by_position * self.line * _FULL),
                 ):
                     self.tile_job.store(field, e.select(short, apart, usual))
                 for image in e.range(self.images):
                     for line in e.range(e.select(single, 1, height)):
-                        source = (v + line) * by_row + x * self.get(Job.SOURCE_X_STEP) * DEPTH
+                        source = (v + line) * by_row + x * self.x_step * DEPTH
                         position = self._row(v_range.int(VRange.PHASE), image, v + line) + x
                         result = self.out + (position * by_position + panel.int(Panel.COLUMN))
                         self._run_line(panel, self.strip + (source + image * self.image_pitch), result, tiles)
@@ -234,7 +255,7 @@ class MatrixDriver(Box):
         by_position = self.steps[1] * panel.int(Panel.GROUP_WIDTH)
         taps = panel.int(Panel.INNER_COUNT) * panel.int(Panel.OUTER_COUNT)
         values = {
-            TileJob.SOURCE_BY_ROW: self.get(Job.SOURCE_X_STEP) * LINE_BYTES,
+            TileJob.SOURCE_BY_ROW: self.x_step * LINE_BYTES,
             TileJob.SOURCE_BY_STEP: self.block_pitch * _HALF,
             TileJob.WEIGHTS: self._weights_of(panel),
             TileJob.WEIGHTS_BY_STEP: taps * panel.int(Panel.VECTORS) * TILE_BYTES,
@@ -379,17 +400,19 @@ def _emit_pack(module: Any, dtype: str) -> None:
     step_offsets = e.ptr(job.int(Pack.STEPS), I64) + panel.int(PackPanel.STEPS_FIRST)
     column_offsets = e.ptr(job.int(Pack.COLUMNS), I64) + panel.int(PackPanel.COLUMNS_FIRST)
     taps, columns, width = (panel.int(f) for f in (PackPanel.STEPS, PackPanel.COLUMNS, PackPanel.WIDTH))
-    channels, channel_stride = job.int(Pack.CHANNELS), job.int(Pack.CHANNEL_STRIDE)
-    blocks = (channels + (DEPTH - 1)) // DEPTH
+    channels, channel_stride, window = (job.int(f) for f in (Pack.CHANNELS, Pack.CHANNEL_STRIDE, Pack.WINDOW))
+    blocks, steps = (channels * window + (DEPTH - 1)) // DEPTH, taps
+    taps = steps // window
     for i in e.range(0, taps * blocks * DEPTH * width, DEPTH):
         packed.store(i, constant(PIXEL, 0))
     largest = e.var(0)
     for channel in e.range(channels):
-        block, inside = channel // DEPTH, channel % DEPTH
-        for tap in e.range(taps):
-            values = source + (channel * channel_stride + step_offsets.int(tap))
+        for step in e.range(steps):
+            tap, place = step // window, step % window * channels + channel
+            block, inside = place // DEPTH, place % DEPTH
+            values = source + (channel * channel_stride + step_offsets.int(step))
             tiles = packed + ((block * taps + tap) * (width * DEPTH) + inside // 2 * (2 * SIDE) + inside % 2)
-            for column in e.range(columns):
+            for column in e.range(e.select(step_offsets.int(step) < 0, 0, columns)):
                 value = values.load(column_offsets.int(column))
                 tiles.store(column // SIDE * (TILE_BYTES // _HALF) + column % SIDE * 2, value)
                 size = Int(e, e.b.zext(e.b.and_(value, ir.Constant(I16, 0x7FFF)), I64))

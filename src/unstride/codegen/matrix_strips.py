@@ -9,12 +9,12 @@ from collections.abc import Callable
 from typing import Any
 
 from unstride.codegen import ir
-from unstride.codegen.emit import F32, I16, I32, I64, PTR, VOID, Emitter, Ptr, mangle, vector
+from unstride.codegen.emit import F32, I16, I32, I64, PTR, VOID, Emitter, Int, Ptr, mangle, vector
 from unstride.codegen.numbers import constant
 from unstride.codegen.strips import transpose_block
 from unstride.plan.matrix import DEPTH, SIDE
 
-__all__ = ["PIXEL", "emit_channels_in", "emit_channels_out", "emit_pixels_in", "smaller"]
+__all__ = ["PIXEL", "emit_channels_in", "emit_channels_out", "emit_pixels_in", "emit_windows_in", "smaller"]
 
 PIXEL = vector(I16, DEPTH)  # a pixel of a block
 _Both = Callable[[Emitter, Any, Any], Any]
@@ -41,6 +41,35 @@ def emit_pixels_in(module: Any, *, looks: bool) -> Any:
     seen = [e.b.load(smallest.value, typ=PIXEL)] if looks else []
     for pixel, carried in e.fold(0, pixels, 1, seen):
         values = _load_under(e, source + pixel * stride, mask, PIXEL)
+        (target + pixel * DEPTH).store(0, values)
+        if looks:
+            carried[0] = smaller(e, carried[0], values)
+    if looks:
+        e.b.store(seen[0], smallest.value)
+    e.ret()
+    return e.function
+
+
+def emit_windows_in(module: Any, *, looks: bool) -> Any:
+    """windows_in(target, row, pixels, stride, first, run, length, smallest): `run` elements of a row from `first` on,
+    from `stride` further on, and so on; what lies outside of [0, length) of the row is zero, and not read."""
+    e = Emitter(module, "windows_in", [PTR, PTR, *(I64,) * 5, PTR], internal=True)
+    target, row = e.arg_ptr(0, I16, noalias=True), e.arg_ptr(1, I16, noalias=True)
+    pixels, stride, first, run, length = (e.arg_int(i) for i in range(2, 7))
+    smallest = e.arg_ptr(7, I16)
+    lanes = ir.Constant(PIXEL, list(range(DEPTH)))
+
+    def below(bound: Int) -> Any:
+        """The lanes below a bound, which may be far away."""
+        near = e.max(e.min(bound, DEPTH), 0)
+        return e.b.icmp_signed("<", lanes, e.splat(e.b.trunc(near.value, I16), DEPTH))
+
+    seen = [e.b.load(smallest.value, typ=PIXEL)] if looks else []
+    for pixel, carried in e.fold(0, pixels, 1, seen):
+        start = first + pixel * stride
+        before, exist = below(0 - start), below(e.min(run, length - start))
+        mask = e.b.and_(exist, e.b.icmp_signed("==", e.b.sext(before, PIXEL), constant(PIXEL, 0)))
+        values = _load_under(e, row + start, mask, PIXEL)
         (target + pixel * DEPTH).store(0, values)
         if looks:
             carried[0] = smaller(e, carried[0], values)

@@ -58,7 +58,7 @@ class PanelSource:
     """Where a panel's weights come from: kernel indices of its K steps in packing order, and its columns."""
 
     group: int
-    steps: tuple[tuple[int, ...], ...]
+    steps: tuple[tuple[int, ...] | None, ...]  # None for a step of zeros, which only some packers know
     columns: tuple[tuple[tuple[int, int], int], ...]  # (kernel shift along v and x, channel) of each column
 
 

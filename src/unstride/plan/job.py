@@ -168,6 +168,7 @@ class Pack(_Field):
     NOT_FINITE = auto()  # one integer per panel, set to 1 if it holds an infinity or a NaN
     CHANNELS = auto()
     CHANNEL_STRIDE = auto()
+    WINDOW = auto()  # products of tiles: pixels whose channels are taken together
 
 
 @unique

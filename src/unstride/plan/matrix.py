@@ -18,11 +18,12 @@ from math import prod
 
 from unstride._lazy import lazy
 from unstride.plan.cut import STREAM, Grid
-from unstride.plan.direct import DirectPlan, plan_direct
+from unstride.plan.direct import DirectPlan, PanelSource, plan_direct
 from unstride.plan.job import Job, Panel
 from unstride.plan.launch import Launch, LaunchBuilder
 from unstride.plan.machine import AMX, ISA, LINE_BYTES
 from unstride.plan.shares import round_up
+from unstride.plan.tables import Interned
 from unstride.problem import Structure
 
 __all__ = ["DEPTH", "MOST_TILES", "SIDE", "SMALLEST", "MatrixLaunch", "MatrixPlan", "plan_matrix"]
@@ -49,6 +50,7 @@ class MatrixPlan(DirectPlan):
     """The direct plan, with channels in steps of DEPTH; `left` computes boxes of tiny numbers, in the same panels."""
 
     left: DirectPlan
+    window: int  # neighbouring pixels whose channels are taken together, with zeros for taps that a phase lacks
 
 
 def plan_matrix(structure: Structure, isa: ISA) -> MatrixPlan | None:
@@ -60,13 +62,64 @@ def plan_matrix(structure: Structure, isa: ISA) -> MatrixPlan | None:
     if base.needs_prefill:
         return None
     left = plan_direct(s, isa, merge=False, shaped=False)
+    window = base.axes[-1].span if _joining_pays(base) else 1
+    if window > 1:
+        base = _with_windows(base, window)
     changed = replace(
         base,
         algorithm="direct, in AMX tiles",
         reason="one instruction of this processor multiplies 16 pixels x 32 channels by 16 result channels",
         pixel_pitch=DEPTH,
     )
-    return MatrixPlan(**{field.name: getattr(changed, field.name) for field in fields(changed)}, left=left)
+    own = {field.name: getattr(changed, field.name) for field in fields(changed)}
+    return MatrixPlan(**own, left=left, window=window)
+
+
+def _joining_pays(base: DirectPlan) -> bool:
+    """Whether blocks of channels are half as many where those of all pixels that a position reads are taken together.
+
+    That takes channels of one pixel after those of the one before: channels last, and no groups. Windows overlap, so
+    more of them is filled, for which a few products less would not make up.
+    """
+    s, axis, channels = base.structure, base.axes[-1], base.reduce_channels
+    if s.data_layout != "NXC" or s.groups > 1 or axis.span == 1:
+        return False
+    apart = sum(len(phase.taps) for phase in axis.phases) * -(-channels // DEPTH)
+    return 2 * len(axis.phases) * -(-axis.span * channels // DEPTH) <= apart
+
+
+def _with_windows(base: DirectPlan, window: int) -> DirectPlan:
+    """The plan with one run of channels for all pixels that a position reads along x."""
+    run = round_up(window * base.reduce_channels, DEPTH)
+    inner: Interned[tuple[int, int]] = Interned()
+    panels: list[tuple[int, ...]] = []
+    sources: list[PanelSource] = []
+    weights = 0
+    for panel, source in zip(base.panels, base.sources, strict=True):
+        first, count = panel[Panel.INNER_FIRST], panel[Panel.INNER_COUNT]
+        taps = base.inner_taps[first : first + count]
+        rows = tuple(dict.fromkeys(a_v for a_v, _ in taps))
+        steps: list[tuple[int, ...] | None] = []
+        for outer in range(0, len(source.steps), count):
+            known = dict(zip(taps, source.steps[outer : outer + count], strict=True))
+            steps += [known.get((a_v, j)) for a_v in rows for j in range(window)]
+        fields_of = dict(zip(Panel, panel, strict=True))
+        fields_of |= {
+            Panel.WEIGHTS: weights,
+            Panel.INNER_FIRST: inner.place(tuple((a_v, 0) for a_v in rows)),
+            Panel.INNER_COUNT: len(rows),
+            Panel.RUN: run,
+        }
+        panels.append(tuple(fields_of[field] for field in Panel))
+        sources.append(replace(source, steps=tuple(steps)))
+        weights += len(steps) // window * run * panel[Panel.VECTORS] * base.tile.lanes
+    return replace(
+        base,
+        panels=tuple(panels),
+        sources=tuple(sources),
+        inner_taps=tuple(inner.values),
+        packed_elements=weights,
+    )
 
 
 class MatrixLaunch(LaunchBuilder):
@@ -97,14 +150,19 @@ class MatrixLaunch(LaunchBuilder):
             Job.FLAT: int(self._is_flat(grid.v_unit, grid.x_unit)),
             Job.CHANNEL_BLOCKS: self._channels // DEPTH,
             Job.GROUP_BLOCKS: self._channels // DEPTH // self.problem.groups,
-            Job.GROUP_CHANNELS: self.plan.reduce_channels,
+            Job.GROUP_CHANNELS: self.plan.window * self.plan.reduce_channels,
         }
         return super().build(grid).changed(changes)
 
     @property
     def _channels(self) -> int:
         """Of a pixel in the strip: those of a group are whole blocks."""
-        return round_up(self.plan.reduce_channels, DEPTH) * self.problem.groups
+        return round_up(self.plan.window * self.plan.reduce_channels, DEPTH) * self.problem.groups
+
+    @property
+    def _x_step(self) -> int:
+        """Pixels of the strip from position to position."""
+        return 1 if self.plan.window > 1 else self.x.phases.source_step
 
     # -- the strips of a box
 
@@ -122,17 +180,17 @@ class MatrixLaunch(LaunchBuilder):
 
     @property
     def _may_be_flat(self) -> bool:
-        return self.v.phases.source_step == self.x.phases.source_step == 1
+        return self.v.phases.source_step == self._x_step == 1
 
     def _columns(self, x: int) -> int:
-        return self.x.phases.source_step * (x - 1) + self.x.phases.span
+        return x if self.plan.window > 1 else self._x_step * (x - 1) + self.x.phases.span
 
     def _plane_pixels(self, v: int, x: int) -> int:
         rows = self.v.phases.source_step * (v - 1) + self.v.phases.span
         return len(self.plan.planes) * rows * self._columns(x)
 
     def _strip_bytes(self, images: int, v: int, x: int) -> int:
-        over = _OVER * self.x.phases.source_step
+        over = _OVER * self._x_step
         return LINE_BYTES * (images * self._channels // DEPTH * self._plane_pixels(v, x) + over)
 
     def _out_bytes(self, images: int, v: int, x: int) -> int:
@@ -159,7 +217,7 @@ class MatrixLaunch(LaunchBuilder):
         lines, length = self._line(grid.v_unit, grid.x_unit)
         tiles = grid.images * lines * -(-length // SIDE)
         share = self.v.useful_share if grid.v_unit == 1 else 1.0
-        share *= self.x.useful_share if grid.x_unit == 1 else 1.0
+        share *= self.x.useful_share if grid.x_unit == self.plan.window == 1 else 1.0
         cycles = 0.0
         for vectors, (panels, steps) in self._steps_by_width.items():
             cycles += tiles * vectors * (steps * share * _PRODUCT + panels * _SUMS)
@@ -181,10 +239,11 @@ class MatrixLaunch(LaunchBuilder):
     @lazy
     def _steps_by_width(self) -> dict[int, tuple[int, int]]:
         """By the vectors of panels: how many of them there are, and all their steps of taps and blocks of channels."""
-        blocks, found = -(-self.plan.reduce_channels // DEPTH), dict.fromkeys((1, 2), (0, 0))
+        found = dict.fromkeys((1, 2), (0, 0))
         for panel, source in zip(self.plan.panels, self.plan.sources, strict=True):
             panels, steps = found[panel[Panel.VECTORS]]
-            found[panel[Panel.VECTORS]] = panels + 1, steps + len(source.steps) * blocks
+            turns = len(source.steps) // self.plan.window * panel[Panel.RUN] // DEPTH
+            found[panel[Panel.VECTORS]] = panels + 1, steps + turns
         return found
 
     def _leave(self, box: tuple[int, int, int]) -> float:

@@ -37,7 +37,8 @@ class PackedPanel:
 class Packer:
     """Packs the weights for one kernel; made once, used at every eager call.
 
-    `task` is the kernel's own packing function, if it has one; `packed_type` what it makes, if not computed numbers.
+    `task` is the kernel's own packing function, if it has one; `packed_type` what it makes, if not computed numbers;
+    `window` is how many steps hold the channels of neighbouring pixels, which it may put together.
     """
 
     def __init__(
@@ -50,8 +51,10 @@ class Packer:
         channels_as_columns: bool = False,
         task: int | None = None,
         packed_type: Any = None,
+        window: int = 1,
     ) -> None:
         self._structure, self._elements, self._panels = structure, elements, len(panels)
+        self._window = window
         self._packed_type = packed_type or (np.float64 if structure.dtype == "f64" else np.float32)
         strides = _axis_strides(structure.filter_layout, structure.filter_shape, structure.rank)
         scatter = structure.direction == "scatter"
@@ -95,6 +98,7 @@ class Packer:
         job[Pack.NOT_FINITE] = buffers.address(not_finite)
         job[Pack.CHANNELS] = self._channels
         job[Pack.CHANNEL_STRIDE] = self._channel_stride
+        job[Pack.WINDOW] = self._window
         threads = pool.current_threads() if self._elements > 50_000 else 1
         pool.parallel(self._task, buffers.address(job), self._panels, min(threads, self._panels))
         return packed, not not_finite.any()

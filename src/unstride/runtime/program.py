@@ -127,9 +127,8 @@ class Kernel:
         if winograd:
             return Packer(structure, base.isa, panels, elements, task=self.loaded.addresses["pack"])
         if isinstance(plan, MatrixPlan):
-            return Packer(
-                structure, base.isa, panels, elements, task=self.loaded.addresses["pack"], packed_type=np.uint16
-            )
+            task = self.loaded.addresses["pack"]
+            return Packer(structure, base.isa, panels, elements, task=task, packed_type=np.uint16, window=plan.window)
         return Packer(structure, base.isa, panels, elements, channels_as_columns=base.depthwise)
 
     @lazy
