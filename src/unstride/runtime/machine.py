@@ -103,7 +103,6 @@ def _cache_bytes(level: int, default: int) -> int:
 
 
 @cache  # files are read: far too slow for every call
-@cache
 def _quota_cores() -> int | None:
     """The control group's CPU quota, rounded up to whole cores; None without one."""
     for line in _read(Path("/proc/self/cgroup")).splitlines():
