@@ -119,6 +119,16 @@ def test_only_results_that_no_cache_keeps_are_streamed() -> None:
         assert (np.prod(problem.result_shape) * 4 >= Machine(ISAS["avx512"], 2).last_bytes // 4) == bool(streamed)
 
 
+def test_channels_that_l2_does_not_hold_are_streamed_where_that_gains() -> None:
+    usual = Machine(ISAS["avx512"], 2, l2_bytes=2**20)
+    early = replace(usual, past_l2=True)
+    for layout, size, expected in (("NCX GIOX", 62, (0, 0)), ("NCX GIOX", 66, (0, 1)), ("NXC XGIO", 66, (0, 0))):
+        problem = Problem.parse(f"scatter f32 {layout} n1 g1 i64 o64 x{size}x64 k3x3 s1x1 d1x1 b1x1 y{size}x64")
+        plans = Plans(problem.structure, ISAS["avx512"], "standard")
+        found = [plans.launches("direct", problem, machine, 2)[0] for machine in (usual, early)]
+        assert tuple(launch.fields[Job.STREAM] for launch in found) == expected
+
+
 @pytest.mark.parametrize(
     ("isa", "head", "channels", "kernel", "merged"),
     [

@@ -101,6 +101,7 @@ def test_zen_4_takes_wide_vectors_in_two_passes(family: str, passes: int, monkey
     monkeypatch.setattr(machine, "_first_processor", lambda: says)
     assert machine._pace(AVX512) == passes
     assert machine._pace(AVX2) == 1
+    assert machine._is_amd("26") == (family == "26")
 
 
 def test_tiles_only_where_there_are_and_nothing_else_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:

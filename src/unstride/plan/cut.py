@@ -250,13 +250,14 @@ class Cut:
         """Whether the result goes past the caches.
 
         In channel-major memory that gains with AVX2, and where vectors of a line take two passes; with AVX-512 in one
-        pass it may lose.
+        pass it may lose, or gain even for what only L2 does not hold.
         """
         if self.problem.data_layout == "NXC":
             return self.may_stream
-        pays = self.machine.pace > 1 or self.plan.isa.name == "avx2"
+        usually = self.may_stream and (self.machine.pace > 1 or self.plan.isa.name == "avx2")
+        pays = usually or (self.machine.past_l2 and self._result_bytes >= self.machine.l2_bytes)
         in_lines = prod(self.problem.result_shape[2:]) * self.problem.itemsize % LINE_BYTES == 0
-        return self.may_stream and self.flushes_past and pays and in_lines and self.problem.dtype in ("f32", "f64")
+        return pays and self.flushes_past and in_lines and self.problem.dtype in ("f32", "f64")
 
     @lazy
     def _result_bytes(self) -> int:

@@ -53,6 +53,7 @@ class Machine:
     pace: int = 1  # passes that a vector needs through the units of a core: 2 where these are half as wide
     narrower: ISA | None = None  # with vectors that take one pass then, and fit few channels better
     matrix: tuple[str, ...] = ()  # the types of which it multiplies whole tiles (AMX)
+    past_l2: bool = False  # channel-major results that L2 does not hold are stored past the caches
 
     @property
     def kind(self) -> str:

@@ -31,7 +31,8 @@ def host() -> Machine:
     narrower = AVX2 if pace > 1 and not _wanted_isa() else None
     tiles = isa is AVX512 and "amx_bf16" in cpu_features() and not _wanted_isa()
     matrix = tile_types() if tiles else ()
-    return Machine(isa, usable_cores(), *caches, pace=pace, narrower=narrower, matrix=matrix)
+    past_l2 = isa is AVX512 and _is_amd("26")
+    return Machine(isa, usable_cores(), *caches, pace=pace, narrower=narrower, matrix=matrix, past_l2=past_l2)
 
 
 def usable_cores() -> int:
@@ -57,9 +58,13 @@ def _first_processor() -> dict[str, str]:
 
 def _pace(isa: ISA) -> int:
     """Zen 4 has vectors of AVX-512 pass its units in two halves."""
+    return 2 if isa is AVX512 and _is_amd("25") else 1
+
+
+def _is_amd(family: str) -> bool:
+    """Whether this is a processor of that family of AMD's: 25 is Zen 3 and 4, 26 Zen 5."""
     processor = _first_processor()
-    halves = (processor.get("vendor_id"), processor.get("cpu family")) == ("AuthenticAMD", "25")
-    return 2 if isa is AVX512 and halves else 1
+    return (processor.get("vendor_id"), processor.get("cpu family")) == ("AuthenticAMD", family)
 
 
 def _isa() -> ISA:
