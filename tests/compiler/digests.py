@@ -37,7 +37,7 @@ def spread(case: Case) -> list[str]:
     """
     variants = [replace(case, threads=t, l2_bytes=l2) for t in THREADS for l2 in _L2_BYTES]
     kind = judge.chosen_kind(case, *judge.real_operands(case)[1:])
-    if kind in ("winograd", "large", "whole"):
+    if kind in ("winograd", "large", "whole", "whole_large"):
         variants = [variant for variant in variants if variant.l2_bytes == 0]
     with judge.forced(kind):
         return sorted({digest(variant) for variant in variants})

@@ -44,6 +44,7 @@ KINDS = {
     "winograd": (1, 64, 64, 4),
     "large": (1, 64, 64, 5),
     "whole": (1, 64, 64, 4),
+    "whole_large": (1, 64, 64, 4),
     "fast": (1, 64, 64, 5),
 }
 _MULTIPLY_ADD = re.compile(r"^\s+(vfmadd\w+|fmla|mulps|mulpd)\s", re.MULTILINE)
@@ -74,11 +75,11 @@ class Target:
         groups, ci, co, kernel = KINDS[self.kind]
         head = ("scatter", self.dtype, self.layout, "GIOX", groups, ci, co)
         structure = Structure(*head, (kernel, kernel), (2, 2), (1, 1))
-        standard = ("winograd", "large", "whole")
-        accuracy = "standard" if self.kind in standard else "fast" if self.kind == "fast" else "strict"
+        by_winograd = self.kind in ("winograd", "large", "whole", "whole_large")
+        accuracy = "standard" if by_winograd else "fast" if self.kind == "fast" else "strict"
         plans = Plans(structure, self.isa, accuracy)
-        special: Plan | None = plans.special if self.kind in ("across", "winograd", "fast") else None
-        if self.kind in ("large", "whole"):
+        special: Plan | None = plans.special if self.kind in ("across", "fast") else None
+        if by_winograd:
             special = plans.of(self.kind)
         planners = {"overlap": plan_overlap, "folded": plan_folded, "spread": plan_spread, "rows": plan_rows}
         if self.kind in planners:

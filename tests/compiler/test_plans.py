@@ -162,7 +162,7 @@ def test_units_of_half_the_width_make_saved_products_count_twice() -> None:
     problem = Problem.parse("scatter f32 NXC XGIO n1 g1 i64 o32 x512x512 k3x3 s2x2 d1x1 b0x0 y1025x1025")
     whole, halves = (Machine(AVX512, 2, l2_bytes=2**20, pace=pace) for pace in (1, 2))
     assert choose(problem, whole, 2)[0].algorithm == "direct"
-    assert choose(problem, halves, 2)[0].algorithm == "winograd F(3,2)xF(3,2)"
+    assert choose(problem, halves, 2)[0].algorithm == "winograd F(3,2)xF(4,2)"
 
 
 HALVES = Machine(AVX512, 2, 32 * 1024, 2**20, pace=2, narrower=AVX2)

@@ -57,7 +57,7 @@ def test_streamed_results_are_exact(line: str, isa: str) -> None:
     for kind in Plans(problem.structure, machine.isa, "standard").prices(problem, machine):
         for on_a_line in (True, False):
             step = weights.program.step_of(kind, problem, 2)
-            by_line = kind in ("direct", "banded", "clipped", "winograd", "large", "whole")
+            by_line = kind in ("direct", "banded", "clipped", "winograd", "large", "whole", "whole_large")
             whole_lines = np.prod(problem.y) * problem.itemsize % 64 == 0
             streams = problem.data_layout == "NXC" or (by_line and whole_lines)
             assert step.launch.fields[Job.STREAM] == streams

@@ -8,7 +8,7 @@ from typing import Any
 from unstride.codegen.emit import F64, I32, I64, Emitter, Ptr, vector
 from unstride.codegen.numbers import Numbers, constant
 
-__all__ = ["ACTIVATIONS", "activate", "slope_vector"]
+__all__ = ["ACTIVATIONS", "activate", "scalar_constant", "slope_vector"]
 
 ACTIVATIONS = ("none", "relu", "leaky_relu", "tanh", "sigmoid")
 
@@ -31,11 +31,15 @@ def activate(e: Emitter, kind: str, value: Any, slope: Any) -> Any:
 
 
 def slope_vector(e: Emitter, table: Ptr, field: int, numbers: Numbers) -> Any:
-    """leaky_relu's slope, kept in an integer table as the bits of a double, in every lane."""
-    slope = e.b.bitcast(table.load(field), F64)
-    if numbers.computed != F64:
-        slope = e.b.fptrunc(slope, numbers.computed)
-    return e.splat(slope, numbers.lanes)
+    """leaky_relu's slope, in every lane."""
+    return e.splat(scalar_constant(table, field, numbers), numbers.lanes)
+
+
+def scalar_constant(table: Ptr, field: int, numbers: Numbers) -> Any:
+    """A number that is kept in an integer table as the bits of a double."""
+    b = table.e.b
+    value = b.bitcast(table.load(field), F64)
+    return value if numbers.computed == F64 else b.fptrunc(value, numbers.computed)
 
 
 def _is_double(value: Any) -> bool:

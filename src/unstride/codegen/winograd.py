@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from unstride.codegen import ir
+from unstride.codegen.activation import scalar_constant
 from unstride.codegen.direct import call_tile
 from unstride.codegen.emit import I64, Emitter, Int, Ptr
 from unstride.codegen.numbers import Numbers, constant
@@ -64,7 +65,7 @@ class WinogradDriver(WayBack):
     def emit(self) -> None:
         e = self.e
         self.geometry()
-        self.guard = Guard(e, self.numbers)
+        self.guard = Guard(e, self.numbers, scalar_constant(self.job, Job.EXACT_BITS, self.numbers))
         self._transform_source()
         with e.either(self.guard.tame()) as (then, otherwise):
             with otherwise:
@@ -231,7 +232,7 @@ class WinogradDriver(WayBack):
         for _, inner in e.fold(0, self.get(Job.CHANNELS), lanes, [line.value for line in lines]):
             here = [Ptr(e, value, self.numbers.computed) for value in inner]
             patch = [[row.load(by_pixel * j, lanes) for j in range(width)] for row in here[:height]]
-            for place, values in zip(here[height:], both_sides(e, left, patch, right), strict=True):
+            for place, values in zip(here[height:], both_sides(e, self.numbers, left, patch, right), strict=True):
                 for j, value in enumerate(values):
                     place.store(self.point_pitch * j, value)
             inner[:] = [e.unseen((line + lanes).value, "r") for line in here]

@@ -9,7 +9,7 @@ from typing import Any
 from unstride.codegen.activation import activate, slope_vector
 from unstride.codegen.box import Box
 from unstride.codegen.emit import I64, Int, Ptr, vector
-from unstride.codegen.numbers import Numbers
+from unstride.codegen.numbers import Numbers, constant
 from unstride.codegen.winograd_pack import both_sides
 from unstride.plan.job import X_RANGES, Job, Panel, VRange, XRange
 from unstride.plan.winograd import Transform
@@ -128,12 +128,17 @@ class WayBack(Box):
 
     def _outputs(self, source: Ptr, column: Int | int, back: Back) -> list[list[Any]]:
         """A vector of the outputs of a tile."""
-        e = self.e
+        e, products = self.e, self.products_of_tile(source)
         shift = (back.bias + column).load(0, self.numbers.lanes)
         return [
-            [activate(e, self.family.activation, e.b.fadd(value, shift), back.slope) for value in line]
-            for line in both_sides(e, self.v.result_steps, self.products_of_tile(source), self.x.result_steps)
+            [activate(e, self.family.activation, e.b.fadd(self.divided(value), shift), back.slope) for value in line]
+            for line in both_sides(e, self.numbers, self.v.result_steps, products, self.x.result_steps)
         ]
+
+    def divided(self, value: Any) -> Any:
+        """A sum of products as a result. The division is no part of a sum, so that one of integers stays exact."""
+        divisor = self.v.divisor * self.x.divisor
+        return value if divisor == 1 else self.e.b.fmul(value, constant(value.type, 1 / divisor))
 
     def _put_whole_tile(self, source: Ptr, target: Ptr, back: Back) -> None:
         lanes, vectors = self.numbers.lanes, self.family.vectors

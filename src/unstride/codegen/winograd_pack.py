@@ -43,7 +43,7 @@ def emit_winograd_pack(module: Any, numbers: Numbers, v: Transform, x: Transform
                         value = numbers.load(base, e.max(step, 0))
                         row.append(e.b.select(step < 0, zero, value))
                     kernel.append(row)
-                for i, values in enumerate(both_sides(e, (v.kernel,), kernel, (x.kernel,))):
+                for i, values in enumerate(both_sides(e, numbers, (v.kernel,), kernel, (x.kernel,))):
                     for j, value in enumerate(values):
                         point = i * x.size + j
                         (line + (outer * channels * width) * point).store(column, value)
@@ -53,27 +53,26 @@ def emit_winograd_pack(module: Any, numbers: Numbers, v: Transform, x: Transform
     e.ret()
 
 
-def both_sides(e: Emitter, left: Steps, values: list[list[Any]], right: Steps) -> list[list[Any]]:
+def both_sides(e: Emitter, numbers: Numbers, left: Steps, values: list[list[Any]], right: Steps) -> list[list[Any]]:
     """left . values . right^T, with left and right constant: the products of their steps."""
     for matrix in left:
         columns = range(len(values[0]))
-        values = [[_combine(e, row, [line[j] for line in values]) for j in columns] for row in matrix]
+        values = [[_combine(e, numbers, row, [line[j] for line in values]) for j in columns] for row in matrix]
     for matrix in right:
-        values = [[_combine(e, row, line) for row in matrix] for line in values]
+        values = [[_combine(e, numbers, row, line) for row in matrix] for line in values]
     return values
 
 
-def _combine(e: Emitter, factors: Sequence[float], values: list[Any]) -> Any:
-    """A sum with constant factors; 0, 1 and -1 cost no multiplication."""
+def _combine(e: Emitter, numbers: Numbers, factors: Sequence[float], values: list[Any]) -> Any:
+    """A sum with constant factors, those of 1 first; 0, 1 and -1 cost no multiplication."""
     total = None
-    for factor, value in sorted(zip(factors, values, strict=True), key=lambda term: -term[0]):
+    for factor, value in sorted(zip(factors, values, strict=True), key=lambda term: (term[0] != 1, -term[0])):
         if factor == 0:
             continue
         if total is None:
             total = value if factor == 1 else e.b.fmul(value, constant(value.type, factor))
-        elif factor == -1:
-            total = e.b.fsub(total, value)
+        elif factor in (1, -1):
+            total = (e.b.fadd if factor == 1 else e.b.fsub)(total, value)
         else:
-            term = value if factor == 1 else e.b.fmul(value, constant(value.type, factor))
-            total = e.b.fadd(total, term)
+            total = numbers.multiply_add(e, value, constant(value.type, factor), total)
     return total

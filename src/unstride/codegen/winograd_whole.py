@@ -117,7 +117,7 @@ class _Driver(WinogradDriver):
             tile = products + number(column, x) * self.width
             at = (column * self.source_steps[1] + x) * self.width
             for vec in e.range(0, end, lanes):
-                for i, values in enumerate(both_sides(e, left, self.products_of_tile(tile + vec), right)):
+                for i, values in enumerate(both_sides(e, self.numbers, left, self.products_of_tile(tile + vec), right)):
                     target = lines[i] + (at + vec)
                     for j, value in enumerate(values):
                         sums = e.b.fadd(target.load(0, lanes), value) if i < over_v or j < over_x else value
@@ -140,7 +140,7 @@ class _Driver(WinogradDriver):
         first, end = sums + self.last[1] * self.width, panel.int(Panel.VECTORS) * lanes
 
         def finished(x: Int, column: Int | int) -> Any:
-            value = (first + (x * self.width + column)).load(0, lanes)
+            value = self.divided((first + (x * self.width + column)).load(0, lanes))
             return activate(e, self.family.activation, e.b.fadd(value, (back.bias + column).load(0, lanes)), back.slope)
 
         with e.either(back.columns.equals(self.width)) as (then, otherwise):

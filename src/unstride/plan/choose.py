@@ -33,7 +33,7 @@ Plan = DirectPlan | WinogradPlan | AcrossPlan
 
 KINDS = (
     *("direct", "banded", "clipped", "overlap", "folded", "spread", "rows"),
-    *("winograd", "large", "whole", "across", "matrix"),
+    *("winograd", "large", "whole", "whole_large", "across", "matrix"),
 )
 
 # What makes the launches of a kind; of others it is a LaunchBuilder, for their plans are direct ones.
@@ -45,6 +45,7 @@ _LAUNCHES: dict[str, Callable[..., LaunchBuilder]] = {
     "winograd": WinogradLaunch,
     "large": WinogradLaunch,
     "whole": WholeLaunch,
+    "whole_large": WholeLaunch,
     "across": AcrossLaunch,
     "matrix": MatrixLaunch,
 }
@@ -65,6 +66,7 @@ SCALE = {
         "winograd": 1.04,
         "large": 1.02,
         "whole": 1.04,
+        "whole_large": 1.04,
         "across": 0.89,
     },
     "avx512 in 2 passes": {
@@ -77,6 +79,7 @@ SCALE = {
         "winograd": 1.05,
         "large": 1.03,
         "whole": 1.05,
+        "whole_large": 1.05,
         "across": 0.9,
     },
     "avx2": {
@@ -87,6 +90,7 @@ SCALE = {
         "winograd": 0.96,
         "large": 0.97,
         "whole": 0.92,
+        "whole_large": 0.92,
     },
 }
 
@@ -144,6 +148,10 @@ class Plans:
     @lazy
     def whole(self) -> WholePlan | None:
         return whole_maps(self.winograd)
+
+    @lazy
+    def whole_large(self) -> WholePlan | None:
+        return whole_maps(self.large)
 
     @lazy
     def direct(self) -> DirectPlan:

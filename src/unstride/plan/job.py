@@ -33,6 +33,7 @@ class Job(_Field):
     BIAS = auto()
     REST = auto()  # the padded bias after the activation: what a result without taps is
     SLOPE_BITS = auto()  # leaky_relu's slope, as the bits of a double
+    EXACT_BITS = auto()  # likewise, up to which magnitude Winograd is exact on integers; infinite if weights are none
     SCRATCH_PER_SLOT = auto()
     PLAN = auto()  # address of the plan's tables
     SIZES = auto()  # address of the tables that depend on sizes

@@ -8,10 +8,14 @@ domain has s**2 * OC columns. With t = m + q - 1 points a tile of m outputs cost
 
 A phase that lacks its first tap (k3 s2) has a zero in front: its first coefficient vanishes and is skipped.
 
-The points are 0, 1, -1 and infinity: more real ones would bring in thirds, with which integers do not stay exact, and a
-larger error. But i and -i lie on the unit circle, too. The two take three real products, so that t is one more:
+The points are 0, 1, -1 and infinity: more real ones bring in thirds and a larger error. But i and -i lie on the unit
+circle, too. The two take three real products, so that t is one more:
 
     F(4, 3; i) for three taps, F(3, 4; i) for four, t = 7      2.94 times fewer products in 2D, where F(2, 3) saves 2.25
+
+Two taps have nothing to gain from those. F(4, 2), t = 5, with the points 0, 1, -1/2, -2 and infinity, saves 2.4 times
+instead of 2.25 if F(3, 2) stays along the other axis, which keeps errors near those of direct sums. Its ninths are left
+to the end, where sums of integers are multiples of nine: a ninth of such a number, rounded, is exact.
 
 A gather with stride s is the mirror image: the source falls into s residues, each a correlation with q taps and step 1,
 whose sums are added. So every residue is a plane of its own, and the product in the transformed domain has s**2 * IC
@@ -30,7 +34,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
 from itertools import product
-from math import prod
+from math import lcm, prod
 
 from unstride.plan.direct import DirectPlan, plan_direct
 from unstride.plan.job import Panel
@@ -52,8 +56,13 @@ __all__ = [
 ]
 
 RANGE_LIMIT = 256.0  # largest value against the mean, beyond which a unit is computed directly
-# And infinity. With the first three, coefficients stay 0, +-1 and 1/2; the others are for the larger tiles of "fast".
-_POINTS = (Fraction(0), Fraction(1), Fraction(-1), Fraction(1, 2), Fraction(-2))
+# By their number, beside infinity. With up to three, coefficients stay 0, +-1 and 1/2; of four, these err least.
+_POINTS = {
+    2: (Fraction(0), Fraction(1)),
+    3: (Fraction(0), Fraction(1), Fraction(-1)),
+    4: (Fraction(0), Fraction(1), Fraction(-1, 2), Fraction(-2)),
+    5: (Fraction(0), Fraction(1), Fraction(-1), Fraction(1, 2), Fraction(-2)),
+}
 
 
 Matrix = tuple[tuple[float, ...], ...]
@@ -94,8 +103,13 @@ class Transform:
 
     @property
     def result_steps(self) -> Steps:
-        """AT, outputs x size, in the same way."""
+        """AT, outputs x size, in the same way, without the division."""
         return self._matrices[2]
+
+    @property
+    def divisor(self) -> float:
+        """What results of AT are still to be divided by: the matrices hold no thirds, so that integers stay exact."""
+        return 1.0 if self.circle else float(_divisor(self.reach - 1))
 
     @property
     def source(self) -> Matrix:
@@ -106,23 +120,31 @@ class Transform:
         return _product(self.result_steps)
 
     @property
+    def magnification(self) -> float:
+        """How much sooner sums of integers stop being exact than direct ones: by their size, and because they are
+        multiples of a part of one."""
+        matrices = (self.source, self.kernel, self.result)
+        parts = prod(max(factor.as_integer_ratio()[1] for row in matrix for factor in row) for matrix in matrices)
+        return self.growth * self.divisor * parts
+
+    @property
     def growth(self) -> float:
         """How much larger than the result the terms of its sum can be: max over outputs of |AT| |G| |BT|."""
         weight = [max(map(abs, g)) * sum(map(abs, b)) for g, b in zip(self.kernel, self.source, strict=True)]
-        return max(sum(abs(a) * w for a, w in zip(row, weight, strict=True)) for row in self.result)
+        return max(sum(abs(a) * w for a, w in zip(row, weight, strict=True)) for row in self.result) / self.divisor
 
     def __str__(self) -> str:
         return f"F({self.outputs},{self.taps}{';i' * self.circle})"
 
 
 IDENTITY = Transform(1, 1)
-# By the number of taps. Small tiles fit small maps, and their weights are a third of those of large ones; coarse ones
+# By the number of taps, along v and x. Small tiles fit small maps, and have fewer weights than large ones; coarse ones
 # have an error that is a few times larger.
-_TILES = {
-    "small": {1: IDENTITY, 2: Transform(3, 2), 3: Transform(2, 3)},
-    "large": {1: IDENTITY, 2: Transform(3, 2), 3: Transform(4, 3, circle=True), 4: Transform(3, 4, circle=True)},
-    "coarse": {1: IDENTITY, 2: Transform(3, 2), 3: Transform(4, 3), 4: Transform(3, 4, circle=True)},
-}
+_Tiles = dict[int, Transform]
+_SMALL: _Tiles = {1: IDENTITY, 2: Transform(3, 2), 3: Transform(2, 3)}
+_LARGE: _Tiles = {**_SMALL, 3: Transform(4, 3, circle=True), 4: Transform(3, 4, circle=True)}
+_COARSE: _Tiles = {**_LARGE, 2: Transform(4, 2), 3: Transform(4, 3)}
+_TILES = {"small": (_SMALL, _SMALL), "large": (_LARGE, {**_LARGE, 2: Transform(4, 2)}), "coarse": (_COARSE, _COARSE)}
 _LARGE_GAIN = 1.8
 _MOST_TAPS = 6  # in a row
 
@@ -199,21 +221,32 @@ def _product(steps: Steps) -> Matrix:
 
 @cache
 def _on_line(outputs: int, taps: int) -> tuple[Steps, Matrix, Steps]:
-    """(BT, G, AT) of Cook and Toom; for the points 0, 1, -1 and infinity every fraction sits in G."""
+    """(BT, G, AT) of Cook and Toom, AT for results that are `divisor` times as large. AT is whole; for the points 0, 1,
+    -1 and infinity, BT is as well."""
     size = outputs + taps - 1
     if size == 1:
         return (((1.0,),),), ((1.0,),), (((1.0,),),)
-    points = _POINTS[: size - 1]
-    bt, g = [], []
+    points, divisor = _POINTS[size - 1], _divisor(size - 1)
+    bt, g, at = [], [], []
     for p in points:
-        others = [q for q in points if q != p]
-        scale = Fraction(1, prod(p - q for q in others))
+        others, whole = [q for q in points if q != p], p.denominator ** (outputs - 1)
+        scale = divisor / prod(p - q for q in others) / whole
         bt.append(_roots(others, size))
         g.append(tuple(float(scale * p**j) for j in range(taps)))
+        at.append([float(whole * p**i) for i in range(outputs)])
     bt.append(_roots(list(points), size))
-    g.append((*(0.0,) * (taps - 1), 1.0))
-    at = [(*(float(p**i) for p in points), float(i == outputs - 1)) for i in range(outputs)]
-    return (tuple(bt),), tuple(g), _SHARED_SUMS if size == 4 and outputs == 3 else (tuple(at),)
+    g.append((*(0.0,) * (taps - 1), float(divisor)))
+    at.append([float(i == outputs - 1) for i in range(outputs)])
+    shared = size == 4 and outputs == 3
+    return (tuple(bt),), tuple(g), _SHARED_SUMS if shared else (tuple(zip(*at, strict=True)),)
+
+
+@cache
+def _divisor(count: int) -> int:
+    """The odd part of what weights would have to be divided by, with so many points beside infinity."""
+    points = _POINTS.get(count, ())
+    scales = [Fraction(1, prod(p - q for q in points if q != p)).denominator for p in points]
+    return lcm(*(scale // (scale & -scale) for scale in scales))
 
 
 def _roots(roots: list[Fraction], size: int) -> tuple[float, ...]:
@@ -281,6 +314,10 @@ class WinogradPlan:
         return self.v.growth * self.x.growth
 
     @property
+    def magnification(self) -> float:
+        return self.v.magnification * self.x.magnification
+
+    @property
     def points(self) -> int:
         return self.v.size * self.x.size
 
@@ -326,9 +363,10 @@ def plan_winograd(structure: Structure, isa: ISA, tiles: str = "small") -> Winog
 Split = tuple[Transform, Residues]
 
 
-def _axes(structure: Structure, by_taps: dict[int, Transform]) -> tuple[Split, Split] | None:
+def _axes(structure: Structure, tiles: tuple[_Tiles, _Tiles]) -> tuple[Split, Split] | None:
     """The transforms of the last two axes, if their phases are correlations of few taps, and what they read."""
-    found = [_split(axis, by_taps) for axis in phases_of(structure)[-2:]]
+    axes = phases_of(structure)[-2:]
+    found = [_split(axis, by_taps) for axis, by_taps in zip(axes, tiles[-len(axes) :], strict=True)]
     if None in found or all(split is not None and split[0] == IDENTITY for split in found):
         return None
     x = found[-1]
@@ -338,7 +376,7 @@ def _axes(structure: Structure, by_taps: dict[int, Transform]) -> tuple[Split, S
     return v, x
 
 
-def _split(axis: AxisPhases, by_taps: dict[int, Transform]) -> Split | None:
+def _split(axis: AxisPhases, by_taps: _Tiles) -> Split | None:
     if axis.source_step > 1:
         return _strided(axis, by_taps)
     if axis.result_step == 1:
@@ -353,7 +391,7 @@ def _split(axis: AxisPhases, by_taps: dict[int, Transform]) -> Split | None:
     return by_taps[axis.span], Residues()
 
 
-def _strided(axis: AxisPhases, by_taps: dict[int, Transform]) -> Split | None:
+def _strided(axis: AxisPhases, by_taps: _Tiles) -> Split | None:
     """A gather with a stride: every residue of the source is a plane."""
     stride, taps = axis.source_step, [tap.a for tap in axis.phases[0].taps]
     longest = -(-len(taps) // stride)
@@ -362,7 +400,7 @@ def _strided(axis: AxisPhases, by_taps: dict[int, Transform]) -> Split | None:
     return by_taps[longest], Residues(min(stride, len(taps)), len(taps) - stride * (longest - 1), step=stride)
 
 
-def _in_parts(axis: AxisPhases, by_taps: dict[int, Transform]) -> Split | None:
+def _in_parts(axis: AxisPhases, by_taps: _Tiles) -> Split | None:
     """Stride 1: taps in one part, or two of two or three, which may be several elements apart."""
     taps = [tap.a for tap in axis.phases[0].taps]
     step = taps[1] - taps[0] if len(taps) > 1 else 1

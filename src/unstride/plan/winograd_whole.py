@@ -70,7 +70,7 @@ def _growth(transform: Transform) -> float:
     into, back = source_matrix(transform), result_matrix(transform)
     weight = [max(map(abs, g)) * sum(map(abs, row)) for g, row in zip(transform.kernel, into, strict=True)]
     terms = [sum(abs(b) * w for b, w in zip(row, weight, strict=True)) for row in back]
-    return max(sum(terms[start :: transform.outputs]) for start in range(transform.outputs))
+    return max(sum(terms[start :: transform.outputs]) for start in range(transform.outputs)) / transform.divisor
 
 
 class WholeLaunch(WinogradLaunch):

@@ -42,12 +42,13 @@ __all__ = ["Program", "QuickLaunch", "Weights", "activated", "pack", "program"]
 
 _SIZES_KEPT = 512
 _SCRATCH_KEPT = 16 * 2**20
+_SAMPLE = 1024  # weights that are looked at first
 _CALL = struct.Struct("4q")  # the first fields of Job: what differs from call to call
-_CONSTANTS = struct.Struct("4q")  # the next: what belongs to the weights
+_CONSTANTS = struct.Struct("5q")  # the next: what belongs to the weights
 _ALONE_PRICE = 16_000  # cycles below which a second thread costs more than it gives, awake as it may be
 _SHORT_PRICE = 300_000  # below this, the interpreter's lock is kept and no thread is woken for a single call
 
-_PACKED_LIKE = {"banded": "direct", "clipped": "direct", "whole": "winograd"}
+_PACKED_LIKE = {"banded": "direct", "clipped": "direct", "whole": "winograd", "whole_large": "large"}
 
 _QUICK = struct.Struct("5q")  # the last words of a pool's block and the first of the job behind it
 _ROOM, _ROOM_OFFSET = struct.Struct("q"), pool.JOB_BYTES + 16  # the next one: where the scratch starts
@@ -242,7 +243,7 @@ class Weights:
         by_channel = self._rest.astype(buffers.numpy_dtype(structure.dtype))
         ncx = structure.data_layout == "NCX"
         self.rest_of_channel = by_channel.reshape(-1, *(1,) * structure.rank) if ncx else by_channel
-        self._slope_bits = struct.unpack("<q", struct.pack("<d", slope))[0]
+        self._slope_bits = _bits(slope)
         self._packed: dict[Kernel, tuple[NDArray[Any], ...]] = {}
         self._constants: dict[Kernel, tuple[int, ...]] = {}
         self._jobs: dict[Step, list[Any]] = {}
@@ -261,7 +262,8 @@ class Weights:
         index = kernel.bias_channels
         bias, rest = (np.where(index < 0, 0.0, values[index]).astype(compute) for values in (self._bias, self._rest))
         arrays = self._packed.setdefault(kernel, (packed, bias, rest))
-        self._constants[kernel] = (*map(buffers.address, arrays), self._slope_bits)
+        exact = _exact_limit(kernel.plan, self._source) if isinstance(kernel.plan, WinogradPlan) else math.inf
+        self._constants[kernel] = (*map(buffers.address, arrays), self._slope_bits, _bits(exact))
 
     def own(self) -> None:
         """Keep a copy of the source: the caller may change his array before another kernel needs packing."""
@@ -444,6 +446,27 @@ def _even_range(weights: NDArray[Any]) -> bool:
     sizes = np.abs(weights.astype(np.float32, copy=False))
     mean = float(sizes.mean(dtype=np.float64))
     return bool(np.isfinite(mean)) and float(sizes.max()) <= RANGE_LIMIT * mean
+
+
+def _exact_limit(plan: WinogradPlan, weights: NDArray[Any]) -> float:
+    """Up to which magnitude of integers in the source sums are exact; infinite where weights are no integers."""
+    structure = plan.direct.structure
+    for some in (weights.reshape(-1)[:_SAMPLE], weights):
+        values = some.astype(np.float64)
+        if not np.array_equal(values, np.rint(values)):
+            return math.inf
+    scatter = structure.direction == "scatter"
+    axes = structure.filter_layout.replace("X", "X" * structure.rank)
+    sums = np.abs(values).sum(axis=axes.index("I" if scatter else "O"))
+    steps = structure.stride if scatter else (1,) * structure.rank
+    taps = math.prod(-(-k // s) for k, s in zip(structure.kernel, steps, strict=True))
+    bits = 53 if structure.dtype == "f64" else 24
+    return 2.0**bits / max(1.0, taps * float(sums.max()) * plan.magnification)
+
+
+def _bits(value: float) -> int:
+    """A double as it lies in a table of integers."""
+    return int(struct.unpack("<q", struct.pack("<d", value))[0])
 
 
 def _has_tiny(weights: NDArray[Any], bias: NDArray[Any] | None) -> bool:
