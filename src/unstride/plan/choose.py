@@ -303,7 +303,7 @@ def choose(
     >>> from unstride.plan.machine import AVX2
     >>> p = Problem.parse("scatter f32 NXC GIOX n1 g1 i64 o64 x16x16 k4x4 s2x2 d1x1 b1x1 y32x32")
     >>> choose(p, Machine(AVX2, 2), 2)[0].algorithm, choose(p, Machine(AVX2, 2), 2, "strict")[0].algorithm
-    ('winograd F(3,2)xF(3,2) of whole maps', 'direct, in bands')
+    ('winograd F(3,2)xF(4,2) of whole maps', 'direct, in bands')
     """
     machine, plans = fitting(problem.structure, machine, accuracy)
     kind = plans.cheapest(problem, machine)

@@ -185,7 +185,7 @@ class Layer:
         >>> import numpy as np, unstride
         >>> layer = unstride.openvino.ConvolutionBackpropData([2, 2]).compile(np.ones((64, 64, 4, 4), np.float32))
         >>> layer.algorithm((1, 64, 64, 64))
-        'winograd F(3,2)xF(3,2)'
+        'winograd F(3,2)xF(4,2)'
         """
         problem, _ = self._resolve(tuple(data_shape), output_shape)
         return self._step(problem, self._threads or pool.current_threads()).kernel.plan.algorithm
