@@ -1,7 +1,7 @@
 """Depthwise layers in pixel-major memory, row by row: the driver of `plan.rows`.
 
 per result row: list the source rows and kernel rows that make it up
-per few positions along x, or one at the ends: vector after vector of channels, all phases of each
+per block of channels whose weights stay in L1, and few positions along x, or one at the ends: all phases of each vector
 where the result is large: parts of a row wait on a stage, from which whole lines go past the caches
 """
 
@@ -152,7 +152,16 @@ class _Sweep:
         slope = self.activation == "leaky_relu"
         self.slope = slope_vector(e, self.job, Job.SLOPE_BITS, numbers) if slope else None
         self.ahead = self.job.int(Job.AHEAD) > self.stream  # not of lines that go past the caches
-        room = sums_at_once(numbers.isa)
+        first, end, at_once = self.first_panel, self.end_panel, self.job.int(Job.PANELS_AT_ONCE)
+        for block in e.range((end - first + (at_once - 1)) // at_once):
+            self.first_panel = first + block * at_once
+            self.end_panel = e.min(self.first_panel + at_once, end)
+            self._block(x0, low, high, x1)
+        e.ret()
+
+    def _block(self, x0: Int, low: Int, high: Int, x1: Int) -> None:
+        """All positions, for the channels of a block."""
+        e, room = self.e, sums_at_once(self.numbers.isa)
         positions, start = positions_at_once(self.axis, self.vectors), low
         while positions:
             whole = start + (high - start) // positions * positions
@@ -162,7 +171,6 @@ class _Sweep:
         inside = high - low
         for x in e.range(x0, x1 - inside):
             self._positions(e.select(x < low, x, x + inside), 1, room, guarded=True)
-        e.ret()
 
     def _positions(self, x: Int, count: int, room: int, *, guarded: bool = False) -> None:
         """All phases of so many positions, a few vectors of channels at a time, and the rest one by one."""

@@ -121,7 +121,7 @@ class Job(_Field):
     DILATION_X = auto()
     HOLES = auto()  # 1 if the out strip starts as REST, since not every element of it is computed
     STRIP_TILE_ROWS = auto()  # Winograd: rows of tiles that are filled and transformed at a time
-    PANELS_AT_ONCE = auto()  # Winograd: panels whose products are kept at the same time
+    PANELS_AT_ONCE = auto()  # Winograd: panels whose products are kept at the same time; row by row: of a block
     TASKS_AHEAD = auto()  # how many tasks later the one comes whose source is fetched; 0 if it is not
     OFFSET_RING = auto()  # folded: the products of groups of source rows, and how many elements such a group takes
     RING_ROWS = auto()  # in overlap-add, too: source rows whose products are made at a time

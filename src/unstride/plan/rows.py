@@ -29,6 +29,7 @@ _MOST_TAPS = 96  # along x: all are written out
 _SHARING = 8  # sums that share a weight: the registers of every ISA have room for them
 _BANKS_BYTES, _MANY_ROWS = 512, 6  # pixels so far apart, and kernel rows so many, that their lines meet in few banks
 _BOX_BYTES = 256 * 1024  # of the results of one row of a box
+_LEAST_BLOCK, _MOST_BLOCK = 512, 1024  # bytes of channels that take all positions of a row before the next ones do
 # Of results on their way past the caches: so many, or what is computed together; at most an 8th of L2.
 _STAGE_BYTES, _STAGE_SHARE = 8 * 1024, 8
 # Of the last cache: where it no longer has all lines of a result when they are written, and where it keeps none.
@@ -178,11 +179,34 @@ class RowsLaunch(LineLaunch[RowsPlan]):
         """Bytes of the results of one position in a row."""
         return self.problem.groups * self.problem.itemsize * self.x.phases.result_step
 
+    def _panels_at_once(self, grid: Grid) -> int:
+        """Vectors of channels that take all positions of a row before the next ones do.
+
+        All of them, if L1 holds what a few positions need, or a result row has one source row: source and result are
+        one run of memory each then. Otherwise weights, and pixels that the next positions need again, would come from
+        L2 each time.
+        """
+        isa, axis, most = self.machine.isa, self.x.phases, -(-len(self.across.panels) // len(grid.panel_blocks))
+        together = positions_at_once(axis)
+        taps = sum(len(phase.taps) for phase in axis.phases)
+        pixels = axis.span + (together - 1) * axis.source_step
+        vectors = self._most_taps * (taps + pixels) + together * axis.result_step
+        needed = vectors * isa.vector_bytes + len(Panel) * 8
+        held = self.machine.l1_bytes // needed
+        if held >= most or self._most_taps == 1:
+            return most
+        least, longest = _LEAST_BLOCK // isa.vector_bytes, _MOST_BLOCK // isa.vector_bytes
+        return max(least, min(held // least * least, longest))
+
+    @lazy
+    def _most_taps(self) -> int:
+        """Source rows of a result row, at most."""
+        return max((count for _, count in self.across.inner_taps[: self.across.row_phases]), default=0)
+
     def _scratch(self, grid: Grid) -> dict[Job, int]:
-        most = max((count for _, count in self.across.inner_taps[: self.across.row_phases]), default=0)
         return {
             Job.OFFSET_STRIP: self.machine.isa.vector_bytes,
-            Job.OFFSET_TAPS: 16 * (len(self.plan.planes) + most),
+            Job.OFFSET_TAPS: 16 * (len(self.plan.planes) + self._most_taps),
             Job.OFFSET_OUT: self._stage(grid) * self._position_bytes,
         }
 
@@ -190,4 +214,10 @@ class RowsLaunch(LineLaunch[RowsPlan]):
         low, high = self._inside
         cache = self.machine.last_bytes
         ahead = _AHEAD * cache < self._result_bytes <= _KEPT * cache
-        return {Job.INSIDE_LOW: low, Job.INSIDE_HIGH: high, Job.STAGE: self._stage(grid), Job.AHEAD: int(ahead)}
+        return {
+            Job.INSIDE_LOW: low,
+            Job.INSIDE_HIGH: high,
+            Job.STAGE: self._stage(grid),
+            Job.AHEAD: int(ahead),
+            Job.PANELS_AT_ONCE: self._panels_at_once(grid),
+        }
