@@ -267,14 +267,36 @@ class _Tile:
             with then:
                 self._store_whole_rows(bias)
             with otherwise:
+                self._store_parts_of_rows(bias, low, high)
+
+    def _store_parts_of_rows(self, bias: list[Any], low: Int, high: Int) -> None:
+        """Channels that end within the last vector do so in every row. Masks make that a store as any other."""
+        e, last = self.e, self.width - self.lanes
+        if not (self.numbers.isa.masked and self._tallest):
+            self._store_rows_in_a_loop(bias, low, high)
+            return
+        with e.either(e.b.and_(low.equals(0), high > last)) as (then, otherwise):
+            with then:
+                for i, total in enumerate(self.acc):
+                    m, v = divmod(i, self.vectors)
+                    row, value = self._result(m), self._epilogue(total, bias[v])
+                    if v * self.lanes < last:
+                        self.kept.store(row, v * self.lanes, value)
+                    else:
+                        self.kept.store_between(row, last, value, low, high)
+            with otherwise:
                 self._store_rows_in_a_loop(bias, low, high)
+
+    @property
+    def _tallest(self) -> bool:
+        """Whether this is the tile that does most of the work; lower ones are rare."""
+        return self.rows == max(self.kind.rows(self.vectors))
 
     def _store_whole_rows(self, bias: list[Any]) -> None:
         nv = self.vectors
         values = [self._epilogue(value, bias[i % nv]) for i, value in enumerate(self.acc)]
         rows = [self._result(m) for m in range(self.rows)]
-        tallest = self.rows == max(self.kind.rows(nv))  # lower ones are rare
-        if self.kind.stores_computed or not tallest:
+        if self.kind.stores_computed or not self._tallest:
             for i, value in enumerate(values):
                 self.kept.store(rows[i // nv], i % nv * self.lanes, value)
             return
