@@ -1,10 +1,10 @@
-"""Products of tiles of halves (AMX): exact, inside the bound, and as careful with tiny numbers as any other kernel."""
+"""Products of halves in tiles (AMX) or pairs: exact, inside the bound, as careful with tiny numbers as any kernel."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 from random import Random
@@ -17,7 +17,7 @@ from tests.compiler.cases import ALL_ACTIVATIONS, EXACT_ACTIVATIONS, Case, draw
 from unstride.codegen.matrix import MatrixFamily
 from unstride.codegen.numbers import Numbers
 from unstride.plan.choose import Plans
-from unstride.plan.machine import AMX, AVX2, AVX512, Machine
+from unstride.plan.machine import AMX, AVX2, AVX512, DOTS, ISA, Machine
 from unstride.plan.matrix import SMALLEST, plan_matrix
 from unstride.problem import Problem
 from unstride.reference import DTYPES, reference, rounded
@@ -26,16 +26,21 @@ from unstride.runtime.machine import host
 from unstride.runtime.program import pack
 
 
-@pytest.fixture
-def _tiles() -> Iterator[None]:
-    with tiles.available():
-        yield
+@pytest.fixture(params=tiles.WAYS)
+def way(request: pytest.FixtureRequest) -> Iterator[str]:
+    if not tiles.can_be_had(request.param):
+        pytest.skip(f"no {request.param}, and nothing that could stand in")
+    with tiles.available(request.param):
+        yield request.param
 
 
-def needs_tiles(test: Callable[..., None]) -> Callable[..., None]:
-    """A test that runs kernels of tiles: by the processor's, or by what stands in for them."""
-    lacking = pytest.mark.skipif(not tiles.can_be_had(), reason="no tiles of halves, and no AVX-512 in their place")
-    return lacking(pytest.mark.usefixtures("_tiles")(test))
+needs_products = pytest.mark.usefixtures("way")
+
+
+def telling(line: str) -> Problem:
+    """One of TELLING, in a type of which the machine at hand multiplies more at a time."""
+    problem = Problem.parse(line)
+    return problem if problem.dtype in tiles.host().matrix else replace(problem, dtype="bf16")
 
 
 UPSCALING = "NCX GIOX n2 g1 i40 o50 x7x9 k4x4 s2x2 d1x1 b1x1 y14x18"
@@ -69,7 +74,7 @@ def halves(count: int, seed: int, activations: tuple[str, ...]) -> Iterator[Case
     def drawn() -> Iterator[Case]:
         while True:
             case = draw(rng, activations=activations)
-            problem = replace(case.problem, dtype=rng.choice(("bf16", "f16")))
+            problem = replace(case.problem, dtype=rng.choice(tiles.host().matrix))
             if plan_matrix(problem.structure, AVX512):
                 # Of few kinds of activation, since each is a kernel of its own.
                 activation = activations[(problem.dtype == "f16") + 2 * (problem.data_layout == "NCX")]
@@ -78,7 +83,7 @@ def halves(count: int, seed: int, activations: tuple[str, ...]) -> Iterator[Case
     return islice(drawn(), count)
 
 
-@needs_tiles
+@needs_products
 def test_integers_are_exact() -> None:
     with judge.forced("matrix"):
         cases = list(halves(400, 0, EXACT_ACTIVATIONS))
@@ -87,33 +92,33 @@ def test_integers_are_exact() -> None:
     assert met > 250
 
 
-@needs_tiles
+@needs_products
 @pytest.mark.parametrize("line", TELLING)
 def test_and_so_are_telling_layers(line: str) -> None:
     with judge.forced("matrix"):
         for seed, (threads, l2_bytes) in enumerate(((1, 0), (2, 0), (3, 20_000))):
-            case = Case(Problem.parse(line), bias=True, threads=threads, l2_bytes=l2_bytes, seed=seed)
+            case = Case(telling(line), bias=True, threads=threads, l2_bytes=l2_bytes, seed=seed)
             assert judge.check_exact(case) == ""
             assert judge.chosen_kind(case, *judge.exact_operands(case)[1:]) == "matrix"
 
 
-@needs_tiles
+@needs_products
 def test_real_numbers_stay_inside_the_bound() -> None:
     with judge.forced("matrix"):
-        cases = [*halves(150, 1, ALL_ACTIVATIONS), *(Case(Problem.parse(line), bias=True) for line in TELLING)]
+        cases = [*halves(150, 1, ALL_ACTIVATIONS), *(Case(telling(line), bias=True) for line in TELLING)]
         assert [f"{case}: {wrong}" for case in cases if (wrong := judge.check_real(case))] == []
 
 
-@needs_tiles
+@needs_products
 @pytest.mark.parametrize("line", TELLING[:4])
 def test_what_is_not_finite_stays_in_its_place(line: str) -> None:
     with judge.forced("matrix"):
-        found = list(nonfinite.failures(Case(Problem.parse(line), bias=True, threads=2), most=8))
+        found = list(nonfinite.failures(Case(telling(line), bias=True, threads=2), most=8))
     assert len(found) == 24
     assert [text for _, text in found if text] == []
 
 
-@needs_tiles
+@needs_products
 @pytest.mark.parametrize("layout", ["NCX", "NXC"])
 def test_threads_and_cuts_do_not_change_a_bit(layout: str) -> None:
     problem = Problem.parse(f"scatter bf16 {UPSCALING}".replace("NCX", layout))
@@ -125,7 +130,7 @@ def test_threads_and_cuts_do_not_change_a_bit(layout: str) -> None:
     assert len(results) == 1
 
 
-@needs_tiles
+@needs_products
 @pytest.mark.parametrize("layout", ["NCX", "NXC"])
 @pytest.mark.parametrize("power", [-133, -130, -100, -57])
 def test_tiny_numbers_are_computed_as_they_are(power: int, layout: str) -> None:
@@ -144,39 +149,45 @@ def test_tiny_numbers_are_computed_as_they_are(power: int, layout: str) -> None:
             assert judge.differs(judge.run(case, values, filter, None), wanted) == ""
 
 
-@needs_tiles
+@needs_products
 @pytest.mark.parametrize("which", ["filter", "bias"])
 def test_tiny_weights_are_left_to_other_kernels(which: str) -> None:
     structure = Problem.parse(f"scatter bf16 {UPSCALING}").structure
     filter, bias = (np.ones(shape, DTYPES["bf16"]) for shape in (structure.filter_shape, (structure.co,)))
     assert pack(structure, tiles.host(), filter, bias).program.plans.matrix
     (filter if which == "filter" else bias).flat[5] = 2.0**-110
-    assert not pack(structure, tiles.host(), filter, bias).program.plans.matrix
-    assert pack(
-        replace(structure, dtype="f16"), tiles.host(), *(v.astype(np.float16) for v in (filter, bias))
-    ).program.plans.matrix
+    for dtype in tiles.host().matrix:
+        halves = (values.astype(DTYPES[dtype]) for values in (filter, bias))
+        found = pack(replace(structure, dtype=dtype), tiles.host(), *halves).program.plans.matrix
+        assert bool(found) == (dtype == "f16")
 
 
-def between_walls(count: int) -> None:
+def between_walls(count: int, way: str) -> None:
     """Run cases with inaccessible pages around every array; a byte too far kills the process."""
-    room, telling = guard.Room(), [Case(Problem.parse(line), bias=True, seed=1) for line in TELLING]
-    with tiles.available(), judge.forced("matrix"):
-        for case in (*telling, *halves(count, 2, EXACT_ACTIVATIONS)):
+    room = guard.Room()
+    with tiles.available(way), judge.forced("matrix"):
+        for case in (
+            *(Case(telling(line), bias=True, seed=1) for line in TELLING),
+            *halves(count, 2, EXACT_ACTIVATIONS),
+        ):
             for name, variant, at_end in guard.variants(case):
                 print(f"{variant} {name}", flush=True)
                 fault = room.run(variant, at_end=at_end)
                 assert not fault, fault
 
 
-@needs_tiles
-def test_no_byte_outside_the_arrays_is_touched() -> None:
-    command = [sys.executable, "-c", "from tests.compiler.test_matrix import between_walls; between_walls(60)"]
+def test_no_byte_outside_the_arrays_is_touched(way: str) -> None:
+    command = [
+        sys.executable,
+        "-c",
+        f"from tests.compiler.test_matrix import between_walls; between_walls(60, '{way}')",
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, (done.stdout[-300:], done.stderr[-1000:])
     assert len(done.stdout.splitlines()) == 6 * (60 + len(TELLING))
 
 
-@needs_tiles
+@needs_products
 def test_strict_results_come_from_other_kernels() -> None:
     problem = Problem.parse(f"scatter bf16 {UPSCALING}")
     filter = np.ones(problem.filter_shape, DTYPES["bf16"])
@@ -195,14 +206,26 @@ def test_few_channels_share_their_blocks() -> None:
 
 
 @pytest.mark.skipif(host().isa.name not in ("sse2", "avx2", "avx512"), reason="LLVM makes x86 code elsewhere, too")
-@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+@pytest.mark.parametrize(
+    ("dtype", "isa", "multiply", "count"),
+    [
+        ("bf16", AMX, "tdpbf16ps", (1 + 2 + 3 + 4 + 2 + 4) * (8 + 1)),
+        ("f16", AMX, "tdpfp16ps", (1 + 2 + 3 + 4 + 2 + 4) * (8 + 1)),
+        ("bf16", DOTS, "vdpbf16ps", (4 + 2) * 16 * 2),
+    ],
+)
 @pytest.mark.parametrize("channels_first", [True, False])
-def test_its_code_calls_nothing(dtype: str, channels_first: bool) -> None:
-    """Made on any processor: LLVM knows the instructions, and no library is called."""
-    text = MatrixFamily(dtype, channels_first, "none").build(Numbers(dtype, AMX))
-    assert engine.compile_object(text, AMX)
-    multiply = {"bf16": "tdpbf16ps", "f16": "tdpfp16ps"}[dtype]
-    assert engine.assembly(text, AMX).count(f"\t{multiply}\t") == (1 + 2 + 3 + 4 + 2 + 4) * (8 + 1)
+def test_its_code_calls_nothing(dtype: str, isa: ISA, multiply: str, count: int, channels_first: bool) -> None:
+    """Made on any processor: LLVM knows the instructions, and no library is called. No sum of pairs leaves its
+    register in the inner loop."""
+    text = MatrixFamily(dtype, channels_first, "none", isa.name).build(Numbers(dtype, isa))
+    assert engine.compile_object(text, isa)
+    lines = engine.assembly(text, isa).splitlines()
+    assert sum(f"\t{multiply}\t" in line for line in lines) == count
+    if isa is DOTS:
+        places = [i for i, line in enumerate(lines) if multiply in line]
+        within = [line for i, line in enumerate(lines) if any(abs(i - place) <= 2 for place in places)]
+        assert not [line for line in within if "vmov" in line and "rsp" in line]
 
 
 def test_only_where_the_machine_has_them() -> None:

@@ -15,31 +15,53 @@ from unittest import mock
 
 from tests.compiler import judge
 from unstride.codegen.matrix import MatrixFamily
-from unstride.plan.machine import AVX512, Machine
+from unstride.plan.machine import AMX, AVX512, DOTS, Machine
 from unstride.runtime import machine, program
 
-__all__ = ["available", "can_be_had", "host"]
+__all__ = ["WAYS", "available", "can_be_had", "host"]
 
 _REGISTERS = 8
 _ENTRY = f"entry:\n  %tiles = alloca [{_REGISTERS} x [16 x <16 x i32>]], align 64"
 _TILE = "  %{0} = getelementptr [16 x <16 x i32>], ptr %tiles, i8 %{1}"
 
 
-def can_be_had() -> bool:
-    """Whether there are such tiles, or the vectors that can stand in for them."""
-    return bool(machine.host().matrix) or machine.host().isa is AVX512
+WAYS = (AMX.name, DOTS.name)  # in which products of halves are computed
+
+_way = AMX.name
+
+
+def can_be_had(way: str) -> bool:
+    """Whether there are such tiles, or the vectors that can stand in for them; for pairs nothing stands in."""
+    here = machine.host()
+    return here.isa is AVX512 if way == AMX.name else bool(here.matrix) and here.matrix_isa is DOTS
 
 
 def host() -> Machine:
     """This machine, if need be with tiles in its software."""
     here = machine.host()
-    return here if here.matrix else replace(here, matrix=("bf16", "f16"))
+    return here if _is_own(_way) else replace(here, matrix=("bf16", "f16"), matrix_isa=AMX)
+
+
+def _is_own(way: str) -> bool:
+    here = machine.host()
+    return bool(here.matrix) and here.matrix_isa.name == way
 
 
 @contextmanager
-def available() -> Iterator[None]:
-    """Inside the block kernels of tiles can run, and the tests' machine has them."""
-    if machine.host().matrix:
+def available(way: str) -> Iterator[None]:
+    """Inside the block kernels that go this way can run, and the tests' machine has them."""
+    global _way
+    _way = way
+    try:
+        with _standing_in(way):
+            yield
+    finally:
+        _way = AMX.name
+
+
+@contextmanager
+def _standing_in(way: str) -> Iterator[None]:
+    if _is_own(way):
         yield
         return
     build, key = MatrixFamily.build, MatrixFamily.key.fget

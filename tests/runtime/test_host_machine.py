@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from unstride.errors import AttributeValueError
-from unstride.plan.machine import AVX2, AVX512, ISA, SSE2
+from unstride.plan.machine import AMX, AVX2, AVX512, DOTS, ISA, SSE2
 from unstride.runtime import machine, tiles
 
 HASWELL = machine._V3 | {"sse2", "fpu"}
@@ -111,6 +111,26 @@ def test_tiles_only_where_there_are_and_nothing_else_is_wanted(monkeypatch: pyte
         monkeypatch.setattr(machine, "cpu_features", lambda more=more: HASWELL | machine._V4 | {more})
         monkeypatch.setenv("UNSTRIDE_ISA", wanted)
         assert machine.host.__wrapped__().matrix == found
+
+
+@pytest.mark.parametrize(
+    ("vendor", "family", "wanted", "found"),
+    [
+        ("AuthenticAMD", "25", "", (("bf16",), DOTS)),
+        ("AuthenticAMD", "26", "", (("bf16",), DOTS)),
+        ("AuthenticAMD", "26", "avx512", ((), AMX)),
+        ("GenuineIntel", "6", "", ((), AMX)),  # takes as long for a pair as for two single products
+    ],
+)
+def test_pairs_where_they_are_faster(
+    vendor: str, family: str, wanted: str, found: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(machine, "cpu_features", lambda: HASWELL | machine._V4 | {"avx512_bf16"})
+    monkeypatch.setattr(machine, "_first_processor", lambda: {"vendor_id": vendor, "cpu family": family})
+    monkeypatch.setenv("UNSTRIDE_ISA", wanted)
+    here = machine.host.__wrapped__()
+    assert (here.matrix, here.matrix_isa) == found
 
 
 @pytest.mark.skipif(machine.platform.machine() != "x86_64", reason="CPUID is an instruction of x86")

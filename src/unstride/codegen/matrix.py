@@ -1,4 +1,4 @@
-"""The kernels of `plan.matrix`: products of whole tiles of halves, for either layout.
+"""The kernels of `plan.matrix`: products of whole tiles of halves, or of pairs of them, for either layout.
 
 per box:    fill the strip with halves, as they are stored, in blocks of 32 channels
 per panel:  for each line of positions, products of all taps and channels, tile by tile, put into the out strip
@@ -32,11 +32,12 @@ from unstride.codegen.emit import (
     size_of,
     vector,
 )
+from unstride.codegen.matrix_dots import emit_dots
 from unstride.codegen.matrix_strips import PIXEL, emit_channels_in, emit_channels_out, emit_pixels_in, emit_windows_in
 from unstride.codegen.matrix_tile import TILE_BYTES, TileJob, emit_tiles, give_back, reserve
 from unstride.codegen.numbers import Numbers, constant
 from unstride.plan.job import X_RANGES, Job, Pack, PackPanel, Panel, VRange, XRange
-from unstride.plan.machine import LINE_BYTES
+from unstride.plan.machine import AMX, DOTS, LINE_BYTES
 from unstride.plan.matrix import DEPTH, MOST_TILES, SIDE, SMALLEST, MatrixPlan
 
 __all__ = ["MatrixDriver", "MatrixFamily"]
@@ -46,28 +47,34 @@ _HALF, _FULL = size_of(I16), 4  # bytes
 
 @dataclass(frozen=True)
 class MatrixFamily:
-    """What is compiled into one kernel of tiles."""
+    """What is compiled into one kernel of tiles, or of pairs."""
 
     dtype: str
     channels_first: bool
     activation: str
+    by: str = AMX.name  # whose instructions multiply
     windows: bool = False  # whether the channels of all pixels that a position reads along x are taken together
 
     @classmethod
     def of(cls, plan: MatrixPlan, activation: str) -> MatrixFamily:
-        return cls(plan.structure.dtype, plan.structure.data_layout == "NCX", activation, plan.window > 1)
+        structure = plan.structure
+        return cls(structure.dtype, structure.data_layout == "NCX", activation, plan.isa.name, plan.window > 1)
 
     @property
     def key(self) -> str:
         windows = " windows" if self.windows else ""
-        return f"matrix {self.dtype} {'ncx' if self.channels_first else 'nxc'} {self.activation}{windows}"
+        return f"{self.by} {self.dtype} {'ncx' if self.channels_first else 'nxc'} {self.activation}{windows}"
 
     def build(self, numbers: Numbers) -> str:
         """The LLVM IR of the family: `run` and `pack`."""
         module = ir.Module(name=self.key)
         module.triple = numbers.isa.triple
         for columns in (1, 2):
-            names = [emit_tiles(module, self.dtype, rows + 1, columns) for rows in range(MOST_TILES // columns)]
+            most = MOST_TILES // columns
+            if self.by == DOTS.name:
+                names = [emit_dots(module, rows + 1, columns) for rows in range(most)]
+            else:
+                names = [emit_tiles(module, self.dtype, rows + 1, columns) for rows in range(most)]
             function_table(module, f"tiles_{columns}", names)
         MatrixDriver(module, numbers, self).emit()
         _emit_pack(module, self.dtype)
@@ -203,7 +210,9 @@ class MatrixDriver(Box):
 
     def _multiply(self) -> None:
         e = self.e
-        reserve(e)
+        in_tiles = self.family.by == AMX.name
+        if in_tiles:
+            reserve(e)
         self.tile_job = e.stack(I64, TileJob.COUNT)
         self.tile_job.store(TileJob.TAPS, e.b.ptrtoint(self.taps.value, I64))
         blocks = self.sizes + self.get(Job.PANEL_BLOCKS)
@@ -213,7 +222,8 @@ class MatrixDriver(Box):
             following = panels + e.min(index + 1, end - 1) * len(Panel)
             self.tile_job.store(TileJob.LATER, self._weights_of(following))
             self._panel(panels + index * len(Panel))
-        give_back(e)
+        if in_tiles:
+            give_back(e)
 
     def _weights_of(self, panel: Ptr) -> Int:
         return self.get(Job.WEIGHTS) + panel.int(Panel.WEIGHTS) * _HALF

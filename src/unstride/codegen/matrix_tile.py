@@ -14,11 +14,11 @@ from unstride.codegen import ir
 from unstride.codegen.emit import I8, I64, PTR, VOID, Emitter, Int
 from unstride.plan.machine import LINE_BYTES
 
-__all__ = ["TILE_BYTES", "TileJob", "emit_tiles", "give_back", "reserve"]
+__all__ = ["FETCHED", "TILE_BYTES", "TileJob", "emit_tiles", "give_back", "reserve"]
 
 TILE_BYTES = 1024
+FETCHED = 4  # lines that a turn fetches of what will be needed later
 _UNROLLED = 8  # turns of the inner loop
-_FETCHED = 4  # lines that a turn fetches of what will be needed later
 _SOURCE, _WEIGHTS = (4, 5), (6, 7)  # registers
 _MULTIPLY = {"bf16": "llvm.x86.tdpbf16ps", "f16": "llvm.x86.tdpfp16ps"}
 _SHAPE = (1, 0, 0x0040_0040_0040_0040, 0x0040_0040_0040_0040, 0, 0, 0x1010_1010_1010_1010, 0)  # 8 of 16 rows, 64 bytes
@@ -45,7 +45,7 @@ class TileJob(IntEnum):
     @staticmethod
     def fetched(turns: Int) -> Int:
         """How many bytes are fetched in so many turns."""
-        return turns * (_FETCHED * LINE_BYTES)
+        return turns * (FETCHED * LINE_BYTES)
 
 
 def reserve(e: Emitter) -> None:
@@ -79,7 +79,7 @@ def emit_tiles(module: Any, dtype: str, rows: int, columns: int) -> str:
         """One tap of one block of channels."""
         tap, *places = (Int(e, value) for value in carried)
         source, weights, later = (e.ptr(place, I8) for place in places)
-        for i in range(_FETCHED):
+        for i in range(FETCHED):
             e.fetch(later + i * LINE_BYTES, near=False)
         pixels, panel = source + taps.int(tap * 2), weights + taps.int(tap * 2 + 1)
         for row in range(rows):
@@ -94,7 +94,7 @@ def emit_tiles(module: Any, dtype: str, rows: int, columns: int) -> str:
         over = (tap + 1).equals(get[TileJob.TAP_COUNT])
         steps = (get[TileJob.SOURCE_BY_STEP], get[TileJob.WEIGHTS_BY_STEP])
         moved = [at + e.select(over, step, 0) for at, step in zip(places[:2], steps, strict=True)]
-        after = (e.select(over, 0, tap + 1), *moved, places[2] + _FETCHED * LINE_BYTES)
+        after = (e.select(over, 0, tap + 1), *moved, places[2] + FETCHED * LINE_BYTES)
         carried[:] = [value.value for value in after]
 
     # A branch that is guessed wrongly costs as much as 15 turns while products are under way, and the end of a loop is

@@ -15,7 +15,7 @@ from unstride.plan.choose import Plan, choose
 from unstride.plan.direct import DirectPlan, PanelSource
 from unstride.plan.job import Job, Panel
 from unstride.plan.launch import Launch
-from unstride.plan.machine import Machine
+from unstride.plan.machine import AMX, Machine
 from unstride.plan.matrix import DEPTH, SIDE, SMALLEST, MatrixPlan
 from unstride.plan.phases import AxisPhases
 from unstride.plan.winograd import WinogradPlan
@@ -41,14 +41,14 @@ class Peak:
 
 
 def assumed_peak(machine: Machine, dtype: str, threads: int) -> Peak:
-    """A round guess where nobody has measured: two vector multiply-adds a cycle at 3 GHz, or a row of a tile of halves,
-    12 GB/s for each thread."""
+    """A round guess where nobody has measured: two vector multiply-adds a cycle at 3 GHz, twice as many of pairs, or a
+    row of a tile of halves, 12 GB/s for each thread."""
     cores = min(threads, machine.cores)
     lanes = machine.isa.lanes(8 if dtype == "f64" else 4)
     products, what = 2 * lanes, f"2 multiply-adds of {lanes} lanes"
     if dtype in machine.matrix:
-        products = SIDE * DEPTH
-        what = f"{products} multiply-adds in tiles"
+        products, how = (SIDE * DEPTH, "in tiles") if machine.matrix_isa is AMX else (2 * products, "in pairs")
+        what = f"{products} multiply-adds {how}"
     source = f"assumed: 3 GHz, {what} a cycle, 12 GB/s, on each of {cores} cores"
     return Peak(cores * 2 * products * _ASSUMED_HERTZ, cores * _ASSUMED_BYTES_PER_SECOND, source)
 

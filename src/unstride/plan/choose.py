@@ -16,7 +16,7 @@ from unstride.plan.across_launch import AcrossLaunch
 from unstride.plan.direct import DirectPlan, plan_direct
 from unstride.plan.folded import FoldedLaunch, FoldedPlan, plan_folded
 from unstride.plan.launch import Launch, LaunchBuilder
-from unstride.plan.machine import ISA, Machine
+from unstride.plan.machine import AMX, ISA, Machine
 from unstride.plan.matrix import MatrixLaunch, MatrixPlan, plan_matrix
 from unstride.plan.overlap import OverlapLaunch, plan_overlap
 from unstride.plan.rows import RowsLaunch, RowsPlan, plan_rows
@@ -110,11 +110,13 @@ _ANOTHER, _PART_OF_DIRECT, _PART = 40_000.0, 1 / 12, 1 / 5
 class Plans:
     """The plans of one structure, each made when it is first looked at."""
 
-    def __init__(self, structure: Structure, isa: ISA, accuracy: str, *, matrix: tuple[str, ...] = ()) -> None:
-        """`matrix`: the types of which the machine multiplies whole tiles. An `accuracy` of "unmixed" is "standard"
+    def __init__(
+        self, structure: Structure, isa: ISA, accuracy: str, *, matrix: tuple[str, ...] = (), matrix_isa: ISA = AMX
+    ) -> None:
+        """`matrix` and `matrix_isa` are those of a `Machine`. An `accuracy` of "unmixed" is "standard"
         without Winograd: for weights that it must not mix."""
         self.structure, self.isa, self.accuracy = structure, isa, accuracy
-        self._has_tiles = structure.dtype in matrix
+        self._matrix_isa = matrix_isa if structure.dtype in matrix else None
         self.strict = accuracy == "strict"
         self._preferred: dict[Machine, str] = {}
         self._last_prices: tuple[Problem, Machine, dict[str, float]] | None = None
@@ -194,7 +196,8 @@ class Plans:
     @lazy
     def matrix(self) -> MatrixPlan | None:
         """Not for strict results, either: it adds up pairs of products first."""
-        return plan_matrix(self.structure, self.isa) if self._has_tiles and not self.strict else None
+        by = self._matrix_isa
+        return plan_matrix(self.structure, self.isa, by) if by and not self.strict else None
 
     @property
     def left_by_matrix(self) -> DirectPlan:
@@ -274,7 +277,7 @@ def fitting(structure: Structure, machine: Machine, accuracy: str) -> tuple[Mach
     """The machine as it computes a structure best, with its widest vectors or with narrower ones; and the plans."""
     channels = structure.co if structure.direction == "scatter" else structure.ci
     narrow, wide = machine.by_one_pass, replace(machine, narrower=None)
-    usual = wide, Plans(structure, wide.isa, accuracy, matrix=wide.matrix)
+    usual = wide, Plans(structure, wide.isa, accuracy, matrix=wide.matrix, matrix_isa=wide.matrix_isa)
     if narrow is None or structure.ci * structure.co == 1:
         return usual
     if not _fills_better(channels, structure.dtype, wide.isa, narrow.isa):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-__all__ = ["AMX", "AVX2", "AVX512", "ISA", "ISAS", "LINE_BYTES", "NEON", "SSE2", "Machine"]
+__all__ = ["AMX", "AVX2", "AVX512", "DOTS", "ISA", "ISAS", "LINE_BYTES", "NEON", "SSE2", "Machine"]
 
 LINE_BYTES = 64  # of a cache line
 
@@ -25,7 +25,7 @@ class ISA:
     @property
     def streams(self) -> bool:
         """Whether stores past the caches are worth their while: x86 reads every line it is about to overwrite."""
-        return self.name in ("avx2", "avx512", "amx")
+        return self.name in ("avx2", "avx512", "amx", "dots")
 
     def lanes(self, itemsize: int) -> int:
         return self.vector_bytes // itemsize
@@ -38,6 +38,8 @@ NEON = ISA("neon", "aarch64-unknown-linux-gnu", "generic", "+neon,+fp-armv8", 16
 # What AVX-512 is on processors that also multiply whole tiles of halves; only kernels of such products are made for it.
 _TILES = "+amx-tile,+amx-bf16,+amx-fp16,+avx512bf16"
 AMX = ISA("amx", "x86_64-unknown-linux-gnu", "x86-64-v4", f"-prefer-256-bit,{_TILES}", 64, 32, True, True)
+# Likewise on those that add up pairs of products of bf16, one vector at a time.
+DOTS = ISA("dots", "x86_64-unknown-linux-gnu", "x86-64-v4", "-prefer-256-bit,+avx512bf16", 64, 32, True, True)
 ISAS = {isa.name: isa for isa in (SSE2, AVX2, AVX512, NEON)}
 
 
@@ -52,7 +54,8 @@ class Machine:
     last_bytes: int = 32 * 2**20  # of a shared cache, as most machines have it
     pace: int = 1  # passes that a vector needs through the units of a core: 2 where these are half as wide
     narrower: ISA | None = None  # with vectors that take one pass then, and fit few channels better
-    matrix: tuple[str, ...] = ()  # the types of which it multiplies whole tiles (AMX)
+    matrix: tuple[str, ...] = ()  # the types of which it multiplies more at a time than of f32
+    matrix_isa: ISA = AMX  # by which instructions: whole tiles, or pairs (DOTS)
     past_l2: bool = False  # channel-major results that L2 does not hold are stored past the caches
 
     @property

@@ -1,8 +1,10 @@
 """Direct products in tiles of halves, where the processor multiplies those: 16 x 32 by 32 x 16 in one instruction.
 
-It (AMX) adds in f32 and takes what is subnormal there for zero. Data and weights of f16 cannot get there; those of bf16
-could, so boxes (and weights) that hold values below SMALLEST are left to other kernels: the products of all others, and
-so every sum of them, are multiples of the smallest normal number.
+Or, in the same order, by pairs of channels of bf16 (VDPBF16PS), 256 instructions for each of those.
+
+The processor adds in f32 and takes what is subnormal there for zero. Data and weights of f16 cannot get there; those of
+bf16 could, so boxes (and weights) that hold values below SMALLEST are left to other kernels: the products of all
+others, and so every sum of them, are multiples of the smallest normal number.
 
 Rows of the first operand are pixels, of which 32 channels lie in a line of memory each: however far a tap reaches, a
 tile of neighbours is one aligned run of 1 KiB, which loads twice as fast as anything else.
@@ -21,7 +23,7 @@ from unstride.plan.cut import STREAM, Grid
 from unstride.plan.direct import DirectPlan, PanelSource, plan_direct
 from unstride.plan.job import Job, Panel
 from unstride.plan.launch import Launch, LaunchBuilder
-from unstride.plan.machine import AMX, ISA, LINE_BYTES
+from unstride.plan.machine import AMX, DOTS, ISA, LINE_BYTES
 from unstride.plan.shares import round_up
 from unstride.plan.tables import Interned
 from unstride.problem import Structure
@@ -35,7 +37,7 @@ SMALLEST = 2.0**-56  # of bf16, beside zero: (2**-7)**2 parts of products are th
 
 _OVER = 4 * SIDE  # positions that the last tiles of a line may run over
 # What follows was fitted to 487 launches of 14 layers; cycles.
-_PRODUCT = 24.0  # of multiplying two tiles; the clock is slower then, which is in it
+_PRODUCT = {AMX.name: 24.0, DOTS.name: 140.0}  # of multiplying two tiles; with AMX the clock is slower, which is in it
 _SUMS, _CALL = 25.0, 40.0  # of putting away a tile of sums, and of a call for up to four of them
 _UNHIDDEN = 0.1  # of weights that come from afar: they are fetched ahead
 _FILL, _FILL_ROW = {"NCX": 0.2, "NXC": 0.07}, 80.0  # of an element on its way in, and of a row of a block
@@ -43,6 +45,12 @@ _LEAVE, _LEAVE_FAR = 0.22, 0.32  # on its way out of an out strip within a quart
 # Where several panels write parts of pixels past the caches, these should be near: by the part of L1 of the out strip.
 _IN_PARTS = ((2.0, 0.2), (1.6, 0.28), (0.0, 0.4))
 _PANEL, _TASK = 200.0, 900.0
+
+_ALGORITHM = {AMX.name: "direct, in AMX tiles", DOTS.name: "direct, in pairs of bf16"}
+_REASON = {
+    AMX.name: "one instruction of this processor multiplies 16 pixels x 32 channels by 16 result channels",
+    DOTS.name: "one instruction of this processor multiplies 2 channels of a pixel by 16 result channels",
+}
 
 
 @dataclass(frozen=True)
@@ -53,12 +61,12 @@ class MatrixPlan(DirectPlan):
     window: int  # neighbouring pixels whose channels are taken together, with zeros for taps that a phase lacks
 
 
-def plan_matrix(structure: Structure, isa: ISA) -> MatrixPlan | None:
-    """The plan, or None where products of tiles cannot be used. `isa` is that of other kernels."""
+def plan_matrix(structure: Structure, isa: ISA, by: ISA = AMX) -> MatrixPlan | None:
+    """The plan, or None where such products cannot be used. `isa` is that of other kernels."""
     s = structure
     if s.ci * s.co == 1:
         return None
-    base = plan_direct(s, AMX, merge=False, shaped=False, deep=DEPTH)
+    base = plan_direct(s, by, merge=False, shaped=False, deep=DEPTH)
     if base.needs_prefill:
         return None
     left = plan_direct(s, isa, merge=False, shaped=False)
@@ -67,8 +75,8 @@ def plan_matrix(structure: Structure, isa: ISA) -> MatrixPlan | None:
         base = _with_windows(base, window)
     changed = replace(
         base,
-        algorithm="direct, in AMX tiles",
-        reason="one instruction of this processor multiplies 16 pixels x 32 channels by 16 result channels",
+        algorithm=_ALGORITHM[by.name],
+        reason=_REASON[by.name],
         pixel_pitch=DEPTH,
     )
     own = {field.name: getattr(changed, field.name) for field in fields(changed)}
@@ -218,9 +226,10 @@ class MatrixLaunch(LaunchBuilder):
         tiles = grid.images * lines * -(-length // SIDE)
         share = self.v.useful_share if grid.v_unit == 1 else 1.0
         share *= self.x.useful_share if grid.x_unit == self.plan.window == 1 else 1.0
+        product = _PRODUCT[plan.isa.name] * self.machine.pace
         cycles = 0.0
         for vectors, (panels, steps) in self._steps_by_width.items():
-            cycles += tiles * vectors * (steps * share * _PRODUCT + panels * _SUMS)
+            cycles += tiles * vectors * (steps * share * product + panels * _SUMS)
             cycles += panels * -(-tiles * vectors // MOST_TILES) * _CALL
         weights = 2 * plan.packed_elements / blocks * share
         streamed = weights / STREAM

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import platform
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 from unstride.errors import AttributeValueError
-from unstride.plan.machine import AVX2, AVX512, ISA, ISAS, NEON, SSE2, Machine
+from unstride.plan.machine import AMX, AVX2, AVX512, DOTS, ISA, ISAS, NEON, SSE2, Machine
 from unstride.runtime.tiles import tile_types
 
 __all__ = ["cpu_features", "host", "usable_cores"]
@@ -29,10 +30,10 @@ def host() -> Machine:
     isa = _isa()
     pace, caches = _pace(isa), (_cache_bytes(1, 32 * 1024), _cache_bytes(2, 512 * 1024))
     narrower = AVX2 if pace > 1 and not _wanted_isa() else None
-    tiles = isa is AVX512 and "amx_bf16" in cpu_features() and not _wanted_isa()
-    matrix = tile_types() if tiles else ()
+    matrix, matrix_isa = _matrix() if isa is AVX512 and not _wanted_isa() else ((), AMX)
     past_l2 = isa is AVX512 and _is_amd("26")
-    return Machine(isa, usable_cores(), *caches, pace=pace, narrower=narrower, matrix=matrix, past_l2=past_l2)
+    kind = Machine(isa, usable_cores(), *caches, pace=pace, narrower=narrower, past_l2=past_l2)
+    return replace(kind, matrix=matrix, matrix_isa=matrix_isa)
 
 
 def usable_cores() -> int:
@@ -59,6 +60,17 @@ def _first_processor() -> dict[str, str]:
 def _pace(isa: ISA) -> int:
     """Zen 4 has vectors of AVX-512 pass its units in two halves."""
     return 2 if isa is AVX512 and _is_amd("25") else 1
+
+
+def _matrix() -> tuple[tuple[str, ...], ISA]:
+    """The types of which this machine multiplies more at a time than of f32, and how.
+
+    AMD's processors add up pairs of bf16 as fast as single products of f32; others take twice as long for it.
+    """
+    features = cpu_features()
+    if "amx_bf16" in features:
+        return tile_types(), AMX
+    return (("bf16",), DOTS) if "avx512_bf16" in features and (_is_amd("25") or _is_amd("26")) else ((), AMX)
 
 
 def _is_amd(family: str) -> bool:
