@@ -110,7 +110,7 @@ def test_real_numbers_stay_inside_the_bound() -> None:
 
 
 @needs_products
-@pytest.mark.parametrize("line", TELLING[:4])
+@pytest.mark.parametrize("line", TELLING[:4] + TELLING[-5:])
 def test_what_is_not_finite_stays_in_its_place(line: str) -> None:
     with judge.forced("matrix"):
         found = list(nonfinite.failures(Case(telling(line), bias=True, threads=2), most=8))
@@ -198,7 +198,7 @@ def test_strict_results_come_from_other_kernels() -> None:
 
 def test_few_channels_share_their_blocks() -> None:
     shared = [plan_matrix(Problem.parse(line).structure, AVX512) for line in TELLING]
-    assert [plan.window for plan in shared if plan and plan.window > 1] == [5, 5, 9, 4, 4]
+    assert [plan.window for plan in shared if plan and plan.window > 1] == [5, 9, 4, 4]
     line = "scatter bf16 NXC XGIO n1 g1 i40 o40 x9x9 k4x4 s2x2 d1x1 b1x1 y18x18"
     many = plan_matrix(Problem.parse(line).structure, AVX512)
     assert many is not None

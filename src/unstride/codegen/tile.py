@@ -270,22 +270,26 @@ class _Tile:
                 self._store_parts_of_rows(bias, low, high)
 
     def _store_parts_of_rows(self, bias: list[Any], low: Int, high: Int) -> None:
-        """Channels that end within the last vector do so in every row. Masks make that a store as any other."""
-        e, last = self.e, self.width - self.lanes
+        """Channels that end within the last vector do so in every row. A mask makes that a store as any other."""
+        e, last = self.e, self.vectors - 1
         if not (self.numbers.isa.masked and self._tallest):
             self._store_rows_in_a_loop(bias, low, high)
             return
-        with e.either(e.b.and_(low.equals(0), high > last)) as (then, otherwise):
+        with e.either(e.b.and_(low.equals(0), high > last * self.lanes)) as (then, otherwise):
             with then:
-                for i, total in enumerate(self.acc):
-                    m, v = divmod(i, self.vectors)
-                    row, value = self._result(m), self._epilogue(total, bias[v])
-                    if v * self.lanes < last:
-                        self.kept.store(row, v * self.lanes, value)
-                    else:
-                        self.kept.store_between(row, last, value, low, high)
+                self._store_under_masks({last}, bias, low, high)
             with otherwise:
-                self._store_rows_in_a_loop(bias, low, high)
+                self._store_under_masks(set(range(self.vectors)), bias, low, high)
+
+    def _store_under_masks(self, partial: set[int], bias: list[Any], low: Int, high: Int) -> None:
+        """All rows; of these vectors only columns in [low, high)."""
+        for i, total in enumerate(self.acc):
+            m, v = divmod(i, self.vectors)
+            row, value = self._result(m), self._epilogue(total, bias[v])
+            if v in partial:
+                self.kept.store_between(row, v * self.lanes, value, low, high)
+            else:
+                self.kept.store(row, v * self.lanes, value)
 
     @property
     def _tallest(self) -> bool:

@@ -58,7 +58,7 @@ class MatrixPlan(DirectPlan):
     """The direct plan, with channels in steps of DEPTH; `left` computes boxes of tiny numbers, in the same panels."""
 
     left: DirectPlan
-    window: int  # neighbouring pixels whose channels are taken together, with zeros for taps that a phase lacks
+    window: int  # neighbouring pixels whose channels are taken together
 
 
 def plan_matrix(structure: Structure, isa: ISA, by: ISA = AMX) -> MatrixPlan | None:
@@ -86,11 +86,14 @@ def plan_matrix(structure: Structure, isa: ISA, by: ISA = AMX) -> MatrixPlan | N
 def _joining_pays(base: DirectPlan) -> bool:
     """Whether blocks of channels are half as many where those of all pixels that a position reads are taken together.
 
-    That takes channels of one pixel after those of the one before: channels last, and no groups. Windows overlap, so
-    more of them is filled, for which a few products less would not make up.
+    That takes channels of one pixel after those of the one before: channels last, and no groups. Every phase must have
+    all taps of the window, for a zero in the place of one would meet the pixel, which may be infinite. Windows overlap,
+    so more of them is filled, for which a few products less would not make up.
     """
     s, axis, channels = base.structure, base.axes[-1], base.reduce_channels
-    if s.data_layout != "NXC" or s.groups > 1 or axis.span == 1:
+    every = list(range(axis.first, axis.first + axis.span))
+    has_gaps = any([tap.a for tap in phase.taps] != every for phase in axis.phases)
+    if s.data_layout != "NXC" or s.groups > 1 or axis.span == 1 or has_gaps:
         return False
     apart = sum(len(phase.taps) for phase in axis.phases) * -(-channels // DEPTH)
     return 2 * len(axis.phases) * -(-axis.span * channels // DEPTH) <= apart
@@ -110,7 +113,7 @@ def _with_windows(base: DirectPlan, window: int) -> DirectPlan:
         steps: list[tuple[int, ...] | None] = []
         for outer in range(0, len(source.steps), count):
             known = dict(zip(taps, source.steps[outer : outer + count], strict=True))
-            steps += [known.get((a_v, j)) for a_v in rows for j in range(window)]
+            steps += [known[a_v, j] for a_v in rows for j in range(window)]
         fields_of = dict(zip(Panel, panel, strict=True))
         fields_of |= {
             Panel.WEIGHTS: weights,
